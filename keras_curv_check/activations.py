@@ -18,6 +18,14 @@ Function = Callable[[arb], arb]
 Series = Callable[[arb_series], arb_series]
 
 
+class Pieces(NamedTuple):
+    """An activation that is `slopes[i] z + offsets[i]` between `kinks[i − 1]` and `kinks[i]`."""
+
+    kinks: tuple[float, ...]
+    slopes: tuple[float, ...]
+    offsets: tuple[float, ...]
+
+
 class Sigma(NamedTuple):
     """One activation.
 
@@ -25,14 +33,21 @@ class Sigma(NamedTuple):
         value, first: σ and σ′; at a jump of σ′, a ball with both sides.
         slopes: least and largest σ′.
         bends: least and largest σ″; None where σ′ jumps.
-        limits: of a clip, between which σ(z) = z; else None.
+        pieces: of one that is linear between kinks; else None.
     """
 
     value: Function
     first: Function
     slopes: tuple[arb, arb]
     bends: tuple[arb, arb] | None
-    limits: tuple[float, float] | None = None
+    pieces: Pieces | None = None
+
+    @property
+    def limits(self) -> tuple[float, float] | None:
+        """Returns, of a clip, between which ends σ(z) = z; else None."""
+        if self.pieces is None or self.pieces.slopes[:2] != (0.0, 1.0):
+            return None
+        return self.pieces.kinks[0], (*self.pieces.kinks, float("inf"))[1]
 
 
 def _pieces(below: Function, at: float, above: Function) -> Function:
@@ -97,13 +112,15 @@ def _extreme_at(sigma: Series, slopes: tuple[float, float], bends: tuple[float, 
 def _leaky(slope: float) -> Sigma:
     ends = arb(min(slope, 1.0)), arb(max(slope, 1.0))
     first = _pieces(_constant(slope), 0.0, _UNIT)
-    return Sigma(_pieces(lambda z: slope * z, 0.0, _same), first, ends, None)
+    pieces = Pieces((0.0,), (slope, 1.0), (0.0, 0.0))
+    return Sigma(_pieces(lambda z: slope * z, 0.0, _same), first, ends, None, pieces)
 
 
 def _clip(low: float, high: float) -> Sigma:
     value = _pieces(_constant(low), low, _pieces(_same, high, _constant(high)))
     first = _pieces(_NONE, low, _pieces(_UNIT, high, _NONE))
-    return Sigma(value, first, _ONE, None, (low, high))
+    pieces = Pieces((low, high), (0.0, 1.0, 0.0), (low, 0.0, high))
+    return Sigma(value, first, _ONE, None, pieces)
 
 
 _SPARSE_PLUS = (
@@ -119,7 +136,7 @@ _ELU = Sigma(
     _pieces(lambda z: z.expm1(), 0.0, _same), _pieces(lambda z: z.exp(), 0.0, _UNIT), _ONE, _ONE
 )
 _TABLE = {
-    "identity": Sigma(_same, _UNIT, (arb(1), arb(1)), (ZERO, ZERO)),
+    "identity": Sigma(_same, _UNIT, (arb(1), arb(1)), (ZERO, ZERO), Pieces((), (1.0,), (0.0,))),
     "softplus": Sigma(_softplus, _sigmoid, _ONE, _QUARTER),
     "log_sigmoid": Sigma(
         lambda z: -_softplus(-z), lambda z: _sigmoid(-z), _ONE, (-_QUARTER[1], ZERO)
@@ -154,7 +171,7 @@ _TABLE = {
     "mish": _extreme_at(
         _mish, (-2.256376396360793, 1.4905711794854284), (2.114842563020877, -0.08793443131491421)
     ),
-    "relu": _leaky(0.0)._replace(limits=(0.0, float("inf"))),
+    "relu": _leaky(0.0),
     "leaky_relu": _leaky(float(np.float32(0.2))),
     "abs": _leaky(-1.0),
     "relu6": _clip(0.0, 6.0),

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from flint import arb
 
-from keras_curv_check.balls import Vector, norm, up, vector
+from keras_curv_check.balls import Vector, dot, norm, up, vector
 from keras_curv_check.confined import Box, Clip, Room, minorant_left, split_clip
 from keras_curv_check.curvature import Curvature
 from keras_curv_check.files import Claim, NetworkFile
+from keras_curv_check.linear import Ball
 from keras_curv_check.network import Network, OutOfScopeError
-from keras_curv_check.norms import NotProvedError
+from keras_curv_check.rounding import NotProvedError
 
 PROVED, NOT_PROVED, OUT_OF_SCOPE = "proved", "not proved", "out of scope"
 _SCOPE = {"property": "argmax", "guarantee": "real", "rivals": "all"}
-_METHODS = ("crc", "lipschitz")
+_LINEAR = ("coupled", "crown")
 _TOGETHER = 16  # claims that are evaluated at a time
+_FARTHEST = 1e99  # radius, beyond which numbers may overflow
 
 
 class Verdict(NamedTuple):
@@ -69,6 +72,17 @@ class Checker:
             self.out_of_scope = str(error)
 
     @functools.cached_property
+    def _methods(self) -> set[str]:
+        """Returns what the checker has the theorems for; "" is a rival that nobody proved."""
+        curved = {"crc"} if self._behind.smooth else set()
+        return {
+            "",
+            "lipschitz",
+            *curved,
+            *(_LINEAR if self._network.bent and not self._box else ()),
+        }
+
+    @functools.cached_property
     def _curvature(self) -> Curvature:
         return Curvature(self._behind)
 
@@ -88,7 +102,7 @@ class Checker:
                 at[row, rival] = len(points)
                 points.append(vector(point))
         pre, logits = self._behind.forward(points)
-        served = self._network.forward(inputs)[1] if self._clip else logits
+        whole, served = self._network.forward(inputs) if self._clip else (pre, logits)
         every = range(len(logits[0]))  # no rival can be left out
         pairs = [(row, t) for row, claim in enumerate(claims) for t in every if t != claim.label]
         places = [at.get(pair, pair[0]) for pair in pairs]
@@ -97,12 +111,17 @@ class Checker:
         if self._behind.smooth:
             gradients = self._behind.gradients(pre, places, classes)
         failed: dict[int, list[tuple[str, str]]] = {row: [] for row in range(len(claims))}
-        rooms = [self._room(x) for x in inputs]
+        held = self._box or self._clip
+        rooms = [held.room(x) if held else None for x in inputs]
+        balls: dict[tuple[int, str], Ball] = {}
         for (row, rival), place, gradient in zip(pairs, places, gradients, strict=True):
             claim, x = claims[row], inputs[row]
             moved = [a - b for a, b in zip(points[place], points[row], strict=True)]
             margins = [part[claim.label] - part[rival] for part in (served[row], logits[place])]
             lefts = self._left(claim, rival, x, rooms[row], (margins, gradient, moved))
+            if claim.methods[rival] in _LINEAR and self._network.bent:
+                z = [layer[row] for layer in whole]
+                lefts = itertools.chain(lefts, self._linear(claim, rival, x, z, balls))
             why = self._lacks(claim, rival, lefts)
             if why:
                 failed[row].append(why)
@@ -110,15 +129,10 @@ class Checker:
             worst = sorted(failed[row])  # "not proved" comes before "out of scope"
             yield Verdict(claim.index, *worst[0]) if worst else Verdict(claim.index, PROVED)
 
-    def _room(self, x: Vector) -> Room | None:
-        if self._box is not None:
-            return self._box.room(x)
-        return self._clip.room(x) if self._clip else None
-
     def _lacks(self, claim: Claim, rival: int, lefts: Iterator[arb]) -> tuple[str, str] | None:
         """Returns why a margin is not proved to stay positive; None if it is."""
-        if not np.isfinite(claim.radius):
-            return OUT_OF_SCOPE, "an infinite radius"
+        if not claim.radius < _FARTHEST:
+            return OUT_OF_SCOPE, f"a radius beyond {_FARTHEST:g}"
         try:
             lacks = []
             for left in lefts:
@@ -129,7 +143,7 @@ class Checker:
         except NotProvedError as error:
             lacking = str(error)
         method = claim.methods[rival]
-        if method and (method not in _METHODS or (method == "crc" and not self._behind.smooth)):
+        if method not in self._methods:
             return OUT_OF_SCOPE, f"rival {rival} by {method!r}"
         return NOT_PROVED, f"rival {rival}: {lacking}"
 
@@ -146,16 +160,39 @@ class Checker:
                 if it has none; that point less where x is.
         """
         margins, gradient, moved = there
-        off = norm([a - b for a, b in zip(vector(claim.x), x, strict=True)])
-        radius = arb(claim.radius) + off
+        radius = _radius(claim, x)
         yield margins[0] - self._network.margin_lipschitz(claim.label, rival) * radius
         if gradient is None:
             return
         if self._clip:
             radius = self._clip.widened(x, radius)
-        for bound in (self._curvature.rough, self._curvature.tight):
-            kappa = bound(claim.label, rival)
-            yield minorant_left(margins[1], gradient, moved, kappa, radius, room)
+        kappa = self._curvature(claim.label, rival)
+        yield minorant_left(margins[1], gradient, moved, kappa, radius, room)
+
+    def _linear(
+        self, claim: Claim, rival: int, x: Vector, pre: list[Vector], balls: dict
+    ) -> Iterator[arb]:
+        """Yields what linear bounds leave of a margin at the radius.
+
+        Args:
+            claim, rival, x: as of `_left`.
+            pre: z of each hidden layer at x.
+            balls: of the batch, by claim and method, as they are found.
+        """
+        radius, method = _radius(claim, x), claim.methods[rival]
+        if (claim.index, method) not in balls:
+            args = self._network, claim.served, pre, up(radius), method == "coupled"
+            balls[claim.index, method] = Ball(*args)
+        for constant, row in balls[claim.index, method].margins(
+            claim.label, rival, claim.witnesses.get(rival)
+        ):
+            gradient = vector(row)
+            yield arb(constant) + dot(gradient, x) - norm(gradient) * radius
+
+
+def _radius(claim: Claim, x: Vector) -> arb:
+    """Returns the radius around what is served."""
+    return arb(claim.radius) + norm([a - b for a, b in zip(vector(claim.x), x, strict=True)])
 
 
 def differences(

@@ -85,7 +85,7 @@ def split_clip(network: Network) -> Clip | None:
     """Returns the clip that a network begins with; None if there is none."""
     file, kinds = network.file, network.layers[:1]
     first = file.maps[0]
-    if not kinds or first.kernel is None or first.kernel.shape[0] != first.kernel.shape[1]:
+    if not kinds or first.kernel.shape[0] != first.kernel.shape[1]:
         return None
     limits = {sigma.limits for sigma in kinds[0]}
     scale = np.diagonal(first.kernel)
@@ -173,7 +173,7 @@ def minorant_left(
         total = float(np.where(far > 0.0, fall, 0.0).sum())
         return float(a) + total - multiplier / 2 * float(radius) ** 2
 
-    best = _best(left, 2.0 * max(float(a), 1e-300) / float(radius) ** 2)
+    best = _best(left, max(2.0 * float(a) / float(radius) ** 2, 1e-300))
     convex = [bool(best * arb(b) ** 2 >= bend) for b in room.cost.tolist()]
     chosen = [np.where(convex, *pair).tolist() for pair in zip(along, either, strict=True)]
     parts = zip(size.tolist(), room.cost.tolist(), *chosen, strict=True)

@@ -14,7 +14,8 @@ import json
 import math
 import pathlib
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -33,10 +34,10 @@ class Map:
     """An affine map `z = a W + b`, W to within `kernel_error` and b to within `bias_error` (norms).
 
     Attributes:
-        kernel: `(in, out)`, float64; None for a sparse map, which is not checked.
+        kernel: `(in, out)`, float64; of no size for a sparse map, which is not checked.
     """
 
-    kernel: np.ndarray | None
+    kernel: np.ndarray
     bias: np.ndarray
     kernel_error: float
     bias_error: float
@@ -115,14 +116,15 @@ def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: pathlib.Path) 
     return np.frombuffer(content, dtype, offset=stream.tell()).reshape(shape)
 
 
-def read_header(path: pathlib.Path, content: bytes) -> dict:
-    """Returns a JSON object."""
+def read_header(path: pathlib.Path, content: bytes, kind: str, version: int) -> dict:
+    """Returns a JSON object that says what it is."""
     try:
         header = json.loads(content.decode())
     except (ValueError, RecursionError) as error:
         raise CheckError(f"{path}: its header is not JSON: {str(error)[:200]}") from error
-    if not isinstance(header, dict):
-        raise CheckError(f"{path}: its header is not a JSON object")
+    found = isinstance(header, dict) and (header.get("format"), header.get("version"))
+    if found != (kind, version):
+        raise CheckError(f"{path} has no header of {kind!r} of format version {version}")
     return header
 
 
@@ -134,9 +136,7 @@ def read_network(path: pathlib.Path) -> NetworkFile:
     """
     arrays = read_arrays(path)
     content = arrays.pop("header", np.zeros(0, np.uint8)).tobytes()[:MOST_HEADER]
-    header = read_header(path, content)
-    if (header.get("format"), header.get("version")) != ("keras_curv network", 1):
-        raise CheckError(f"{path} is not a network of format version 1")
+    header = read_header(path, content, "keras_curv network", 1)
     said = header.pop("fingerprint", None)
     text = json.dumps(header, sort_keys=True, separators=(",", ":"))
     digest = hashlib.sha256(text.encode())
@@ -166,15 +166,23 @@ def read_network(path: pathlib.Path) -> NetworkFile:
 def _map(arrays: dict[str, np.ndarray], number: int, described: dict) -> Map:
     errors = float(described["kernel_error"]), float(described["bias_error"])
     bias, shape = arrays[f"bias_{number}"], (int(described["in"]), int(described["out"]))
-    kernel = None if described["sparse"] else arrays[f"kernel_{number}"]
-    for array, wanted in ((bias, shape[1:]), (kernel, shape)):
-        if array is not None and (array.dtype != np.float64 or array.shape != wanted):
+    sparse = described["sparse"] is not False
+    kernel = np.zeros((0, 0)) if sparse else arrays[f"kernel_{number}"]
+    for array, wanted in ((bias, shape[1:]), (kernel, (0, 0) if sparse else shape)):
+        if array.dtype != np.float64 or array.shape != wanted:
             raise ValueError(f"array of map {number}")
-        if array is not None and not np.isfinite(array).all():
+        if not np.isfinite(array).all():
             raise ValueError(f"a number of map {number}, which is not finite")
     if not all(math.isfinite(error) and error >= 0.0 for error in errors):
         raise ValueError(f"folding errors of map {number}")
     return Map(kernel, bias, *errors)
+
+
+class Witness(NamedTuple):
+    """Slopes G of each hidden layer's units, and λ of each layer, of theorem 30.1."""
+
+    slopes: Sequence[np.ndarray]
+    multipliers: list[float]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -189,6 +197,7 @@ class Claim:
         served: what the network receives for it, `(dim,)`.
         methods: that proved each class as a rival, `(classes,)`.
         points: rival → point at whose gradient the radius is proved; x where there is none.
+        witnesses: rival → slopes and multipliers with which linear bounds prove it.
     """
 
     index: int
@@ -198,6 +207,7 @@ class Claim:
     served: np.ndarray
     methods: list[str]
     points: dict[int, np.ndarray]
+    witnesses: dict[int, Witness]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -225,9 +235,7 @@ class ProofFolder:
                 content = file.read(MOST_HEADER)
         except OSError as error:
             raise CheckError(f"{place} cannot be read: {error.strerror or error}") from error
-        header = read_header(place, content)
-        if (header.get("format"), header.get("version")) != ("keras_curv proofs", 1):
-            raise CheckError(f"{place} is not a header of proofs of format version 1")
+        header = read_header(place, content, "keras_curv proofs", 2)
         batches = [file for file in path.glob("*.npz") if file.stem.isdecimal()]
         return cls(header, sorted(batches, key=lambda file: int(file.stem)))
 
@@ -239,7 +247,7 @@ class ProofFolder:
         """
         seen: set[int] = set()
         for path in self.batches:
-            found = _claims(path, network.dim, len(network.maps[-1].bias))
+            found = _claims(path, network)
             for claim in found:
                 if claim.index in seen:
                     raise CheckError(f"{path}: example {claim.index} is there twice")
@@ -247,9 +255,11 @@ class ProofFolder:
             yield found
 
 
-def _claims(path: pathlib.Path, dim: int, classes: int) -> list[Claim]:
+def _claims(path: pathlib.Path, network: NetworkFile) -> list[Claim]:
     arrays = read_arrays(path)
-    count, many = (arrays.get(name, np.zeros(0)).size for name in ("index", "point_row"))
+    dim, (*widths, classes) = network.dim, [len(one.bias) for one in network.maps]
+    sized = ("index", "point_row", "slope_row")
+    count, many, lines = (arrays.get(name, np.zeros(0)).size for name in sized)
     for names, kind, shape in (
         ("index label", "<i8", (count,)),
         ("radius", "<f8", (count,)),
@@ -257,22 +267,32 @@ def _claims(path: pathlib.Path, dim: int, classes: int) -> list[Claim]:
         ("method", "<U", (count, classes)),
         ("point_row point_rival", "<i8", (many,)),
         ("point", "<f8", (many, dim)),
+        ("slope_row slope_rival", "<i8", (lines,)),
+        ("slope", "<f8", (lines, sum(widths))),
+        ("multiplier", "<f8", (lines, len(widths))),
     ):
         for name in names.split():
             array = arrays.get(name)
             if array is None or array.shape != shape or not array.dtype.str.startswith(kind):
                 raise CheckError(f"{path} has no array {name} that fits the others or the network")
-    finite = all(np.isfinite(arrays[name]).all() for name in ("x", "served", "point"))
-    limits = {"label": classes, "point_row": count, "point_rival": classes}
+    numbers = ("x", "served", "point", "slope", "multiplier")
+    finite = all(np.isfinite(arrays[name]).all() for name in numbers)
+    limits = {"label": classes} | dict.fromkeys(("point_row", "slope_row"), count)
+    limits |= dict.fromkeys(("point_rival", "slope_rival"), classes)
     inside = all(np.all((arrays[n] >= 0) & (arrays[n] < most)) for n, most in limits.items())
     if not (finite and inside and np.all(arrays["radius"] > 0.0)):
         raise CheckError(f"{path}: a number is not finite or out of range")
-    points: list[dict[int, np.ndarray]] = [{} for _ in range(count)]
-    pairs = zip(arrays["point_row"].tolist(), arrays["point_rival"].tolist(), strict=True)
-    for (row, rival), point in zip(pairs, arrays["point"], strict=True):
-        points[row][rival] = point
+    layers = np.split(arrays["slope"], np.cumsum(widths)[:-1], axis=1)
+    slopes = zip(zip(*layers, strict=True), arrays["multiplier"].tolist(), strict=True)
+    found = [Witness(*parts) for parts in slopes]
     columns = [arrays[name].tolist() for name in ("index", "label", "radius")]
-    columns += [arrays["x"], arrays["served"], arrays["method"].tolist(), points]
+    columns += [arrays["x"], arrays["served"], arrays["method"].tolist()]
+    for name, values in (("point", arrays["point"]), ("slope", found)):
+        known: list[dict[int, Any]] = [{} for _ in range(count)]
+        pairs = arrays[f"{name}_row"].tolist(), arrays[f"{name}_rival"].tolist()
+        for row, rival, value in zip(*pairs, values, strict=True):
+            known[row][rival] = value
+        columns.append(known)
     return [Claim(*parts) for parts in zip(*columns, strict=True)]
 
 

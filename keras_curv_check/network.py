@@ -11,7 +11,9 @@ from flint import arb, arb_mat
 from keras_curv_check.activations import Sigma, sigma_of
 from keras_curv_check.balls import ZERO, matrix, norm, rows, up, vector, within
 from keras_curv_check.files import NetworkFile
+from keras_curv_check.lines import Units
 from keras_curv_check.norms import Matrix
+from keras_curv_check.rounding import gamma, norms
 
 
 class OutOfScopeError(ValueError):
@@ -37,15 +39,11 @@ class Network:
         self.layers: list[list[Sigma]] = []
         self._columns: dict[tuple[int, int], arb] = {}
         for number, layer in enumerate(file.activations, 1):
-            units: list[Sigma] = []
-            for name, count in layer:
-                sigma = sigma_of(name)
-                if sigma is None:
-                    raise OutOfScopeError(f"activation {name!r} of layer {number}")
-                units += [sigma] * count
-            self.layers.append(units)
+            for name in (name for name, _ in layer if sigma_of(name) is None):
+                raise OutOfScopeError(f"activation {name!r} of layer {number}")
+            self.layers.append([s for name, count in layer for s in [sigma_of(name)] * count if s])
         for number, one in enumerate(file.maps, 1):
-            if one.kernel is None:
+            if not one.kernel.size:
                 raise OutOfScopeError(f"map {number} is sparse")
 
     @functools.cached_property
@@ -65,6 +63,16 @@ class Network:
     @functools.cached_property
     def _transposed(self) -> list[arb_mat]:
         return [kernel.transpose() for kernel in self._kernels]
+
+    @functools.cached_property
+    def units(self) -> list[Units]:
+        """Returns the activations of each hidden layer, as arrays."""
+        return [Units(layer) for layer in self.layers]
+
+    @property
+    def bent(self) -> bool:
+        """Returns whether every σ is linear between kinks."""
+        return all(sigma.pieces is not None for layer in self.layers for sigma in layer)
 
     @property
     def smooth(self) -> bool:
@@ -96,7 +104,9 @@ class Network:
             at: which point each is taken at.
             pairs: label and rival of each.
         """
-        now = [self.last_column(*pair) for pair in pairs]
+        now: list[list[arb]] = []
+        for column in (self.column(*pair) for pair in pairs):
+            now.append([w + within(column.error) for w in vector(column.middle[:, 0])])
         for number in reversed(range(len(self.layers))):
             layer = self.layers[number]
             slopes = [[s.first(z) for s, z in zip(layer, row, strict=True)] for row in pre[number]]
@@ -110,34 +120,16 @@ class Network:
             now = [[p + o for p in row] for row, o in zip(products, off, strict=True)]
         return now
 
-    def last_column(self, label: int, rival: int) -> list[arb]:
-        """Returns `w = W_L[:, label] − W_L[:, rival]`."""
+    def column(self, label: int, rival: int) -> Matrix:
+        """Returns `w = W_L[:, label] − W_L[:, rival]`, `(N, 1)`."""
         last = self.matrices[-1]
-        off = within(2 * last.error)
-        columns = (vector(last.middle[:, one]) for one in (label, rival))
-        return [a - b + off for a, b in zip(*columns, strict=True)]
-
-    @functools.cached_property
-    def centres(self) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Returns, for each layer, c and s of its units with `|σ′ − c| ≤ s`."""
-        known: dict[int, tuple[float, float]] = {}
-        found = []
-        for layer in self.layers:
-            for sigma in layer:
-                if id(sigma) not in known:
-                    low, high = sigma.slopes
-                    middle = float(((low + high) / 2).mid())
-                    spread = max(up(high - middle), up(middle - low))
-                    known[id(sigma)] = middle, spread
-            both = np.array([known[id(sigma)] for sigma in layer])
-            found.append((both[:, 0], both[:, 1]))
-        return found
+        w = last.middle[:, [label]] - last.middle[:, [rival]]
+        return Matrix(w, arb(up(2 * last.error + gamma(2) * arb(float(norms(w[:, 0]))))))
 
     @functools.cached_property
     def steepest(self) -> list[arb]:
         """Bounds |σ′| of each layer from above."""
-        kinds = [{id(sigma): sigma for sigma in layer}.values() for layer in self.layers]
-        return [arb(max(up(abs(end)) for one in kind for end in one.slopes)) for kind in kinds]
+        return [arb(float(np.abs(layer.steepness).max())) for layer in self.units]
 
     @functools.cached_property
     def lipschitz(self) -> list[arb]:
@@ -164,19 +156,16 @@ class Network:
         """
         total, product = ZERO, last
         for index in reversed(range(number)):
-            centre, spread = self.centres[index]
-            total += size(product.scaled_rows(spread)) * before[index]
-            product = self.matrices[index].times(product.scaled_rows(centre))
+            units = self.units[index]
+            total += size(product.scaled_rows(units.spread)) * before[index]
+            product = self.matrices[index].times(product.scaled_rows(units.middle))
         return arb(up(total + size(product)))
 
     def margin_lipschitz(self, label: int, rival: int) -> arb:
         """Bounds the Lipschitz constant of a margin from above; theorem 7.1 with w for W_L."""
         pair = min(label, rival), max(label, rival)
         if pair not in self._columns:
-            last = self.matrices[-1]
-            w = last.middle[:, [label]] - last.middle[:, [rival]]
-            rounded = arb(2.0**-52) * norm(vector(np.abs(w[:, 0]))) + arb(2.0) ** -900
-            column = Matrix(w, arb(up(2 * last.error + rounded)))
+            column = self.column(*pair)
             number = len(self.layers)
             bound = self.telescoped(column, number, self.lipschitz, _column_norm)
             if number:

@@ -1,9 +1,9 @@
 """Upper bounds of spectral norms, each with a proof: a Cholesky factor and its residual.
 
 For any matrix R and any λ, `λI − G = R Rᵀ + E` gives `λ_max(G) ≤ λ + ‖E‖`, as R Rᵀ has no negative
-eigenvalue. R is LAPACK's Cholesky factor in float64, which nobody need trust. Up to a side of
-`_IN_BALLS` E is computed in balls. Beyond, G and E are bounded by the rounding of sums of products
-in any order, `|fl(Σ) − Σ| ≤ γ_n Σ|·|` (Higham 2002, section 3.1 and theorem 10.3).
+eigenvalue. R is LAPACK's Cholesky factor in float64, which nobody need trust but for its backward
+error: what G, the shift and R Rᵀ are off by is bounded by the rounding of sums of products in any
+order, `|fl(Σ) − Σ| ≤ γ_n Σ|·|` (Higham 2002, section 3.1 and theorem 10.3).
 """
 
 from __future__ import annotations
@@ -11,23 +11,13 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
-from flint import arb, arb_mat
+from flint import arb
 
-from keras_curv_check.balls import ZERO, matrix, up, ups
+from keras_curv_check.balls import ZERO, up, ups
 from keras_curv_check.files import Map
+from keras_curv_check.rounding import UNIT, NotProvedError, gamma, norms
 
-_IN_BALLS = 384
-_UNIT = 2.0**-53
 _SLACKS = [0.0, *(10.0**power for power in range(-15, -5))]  # above a guess, relative
-
-
-class NotProvedError(ValueError):
-    """A bound that could not be proved, though another one may be; says why."""
-
-
-def gamma(terms: int) -> arb:
-    """Returns γ_n = nu/(1 − nu)."""
-    return arb(terms) * _UNIT / (1 - arb(terms) * _UNIT)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -40,19 +30,12 @@ class Matrix:
     @classmethod
     def of(cls, one: Map) -> Matrix:
         """Returns the kernel of a dense map."""
-        assert one.kernel is not None
         return cls(one.kernel, arb(one.kernel_error))
 
     @property
     def frobenius(self) -> arb:
         """Bounds the Frobenius norm of `middle` from above."""
-        largest = float(np.abs(self.middle).max(initial=0.0))
-        if largest == 0.0:
-            return ZERO
-        if not 1e-100 < largest < 1e100:
-            raise NotProvedError("a matrix has entries beyond 1e±100")
-        square = float(np.sum(np.square(self.middle / largest)))
-        return arb(largest) * (arb(square) * (1 + gamma(self.middle.size + 8))).sqrt()
+        return arb(float(norms(self.middle.ravel())))
 
     def times(self, other: Matrix) -> Matrix:
         """Returns the product with another matrix."""
@@ -84,28 +67,19 @@ class Matrix:
         if not len(used):
             return error
         part = self.middle[:, used]
-        part = part[part.any(axis=1)]
-        if part.shape[0] > part.shape[1]:  # VᵀV has the same largest eigenvalue as V Vᵀ
-            bound = _largest_eigenvalue(part.T, None, roots[used])
-        else:
-            bound = _largest_eigenvalue(part, roots[used], None)
+        scaled = part[part.any(axis=1)] * roots[used]
+        # VᵀV has the same largest eigenvalue as V Vᵀ.
+        bound = _largest_eigenvalue(scaled.T if len(scaled) > len(used) else scaled)
         return arb(up(bound.sqrt() + error))
 
 
-def _largest_eigenvalue(a: np.ndarray, right: np.ndarray | None, left: np.ndarray | None) -> arb:
-    """Bounds `λ_max(A Aᵀ)` from above, A being `diag(left) a diag(right)`."""
-    scaled = a * (right if right is not None else left[:, None])  # type: ignore[index]
+def _largest_eigenvalue(scaled: np.ndarray) -> arb:
+    """Bounds `λ_max(A Aᵀ)` from above, A being this matrix, each entry off by one rounding."""
     largest = float(np.abs(scaled).max())
     if not 1e-100 < largest < 1e100:
         raise NotProvedError("a matrix has entries beyond 1e±100")
-    gram, side = scaled @ scaled.T, len(a)
+    gram, side = scaled @ scaled.T, len(scaled)
     guess = float(np.linalg.eigvalsh(gram)[-1])
-    exact = None
-    if side <= _IN_BALLS:
-        factors = np.broadcast_to(right if right is not None else left[:, None], a.shape)  # type: ignore[index]
-        pairs = zip(a.ravel().tolist(), factors.ravel().tolist(), strict=True)
-        exact = arb_mat(side, a.shape[1], [arb(entry) * factor for entry, factor in pairs])
-        exact = exact * exact.transpose()
     for slack in _SLACKS:
         level = guess * (1.0 + slack)
         shifted = level * np.eye(side) - gram
@@ -113,16 +87,8 @@ def _largest_eigenvalue(a: np.ndarray, right: np.ndarray | None, left: np.ndarra
             factor = np.linalg.cholesky(shifted)
         except np.linalg.LinAlgError:
             continue
-        if exact is not None:
-            lower = matrix(factor)
-            rest = matrix(level * np.eye(side)) - exact
-            return level + _frobenius(rest - lower * lower.transpose())
         return level + _rounded(scaled, shifted, factor)
     raise NotProvedError("no Cholesky factorisation succeeds")
-
-
-def _frobenius(residual: arb_mat) -> arb:
-    return sum((entry * entry for entry in residual.entries()), ZERO).nonnegative_part().sqrt()
 
 
 def _rounded(scaled: np.ndarray, shifted: np.ndarray, factor: np.ndarray) -> arb:
@@ -130,6 +96,6 @@ def _rounded(scaled: np.ndarray, shifted: np.ndarray, factor: np.ndarray) -> arb
     side, terms = scaled.shape
     squares = Matrix(scaled, ZERO).frobenius ** 2
     of_factor = gamma(side + 1) * Matrix(factor, ZERO).frobenius ** 2
-    of_shift = arb(2.0 * _UNIT) * float(np.abs(shifted.diagonal()).max())
+    of_shift = arb(2.0 * UNIT) * float(np.abs(shifted.diagonal()).max())
     tiny = arb(2.0) ** -900 * side * (side + terms)
     return gamma(terms + 8) * squares + of_factor + of_shift + tiny

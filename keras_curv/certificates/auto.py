@@ -275,6 +275,7 @@ class _SoFar:
         self.searched = np.zeros(len(question.x), bool)  # whether for every rival
         self.weakest: WeakestPoint | None = None
         self.point = np.full((*shape, question.x.shape[1]), np.nan) if question.witness else None
+        self.slopes: dict[tuple[int, int], np.ndarray] = {}
 
     def asked(self, rows: np.ndarray, ceiling: np.ndarray, aim: np.ndarray) -> Question:
         """Returns the question about these rows, with what is known by now."""
@@ -290,13 +291,15 @@ class _SoFar:
         if self.point is not None and found.point is not None:
             kept = larger[:, :, None] & ~np.isnan(found.point)
             self.point[rows] = np.where(kept, found.point, self.point[rows])
+        self.slopes |= {(int(rows[i]), j): some for (i, j), some in found.slopes.items()}
         self.radius[rows] = np.maximum(found.radius, self.radius[rows])
         self.distance[rows] = np.minimum(found.distance, self.distance[rows])
         return found
 
     def proof(self) -> Proof:
         """Returns what was proved."""
-        return Proof(self.radius, self.gradients, self.method, self.distance, None, self.point)
+        known = self.radius, self.gradients, self.method, self.distance
+        return Proof(*known, None, self.point, self.slopes)
 
 
 # Published bounds to compare with; "auto" leaves them out.

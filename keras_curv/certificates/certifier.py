@@ -176,7 +176,7 @@ class Certifier:
             seeds = np.array([np.random.SeedSequence(p).generate_state(1)[0] for p in pairs])
         claimed = self.threat.claimed(served, exact)
         numbers = self.property.numbers(self.served.network, claimed)
-        kept = keep and Witnesses(exact, served, self.method.network.classes)
+        kept = keep and Witnesses(exact, served, self.method.network)
 
         def certified(
             rows: slice | np.ndarray, x: np.ndarray, label: np.ndarray | None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -122,13 +123,14 @@ class Question(NamedTuple):
         distance: np.ndarray | None = None,
         weakest: WeakestPoint | None = None,
         point: np.ndarray | None = None,
+        slopes: Mapping[tuple[int, int], np.ndarray] | None = None,
     ) -> Proof:
         """Returns the proof of these radii, or of known ones where they are larger.
 
         Args:
             method: the name of who proved them.
-            radius, gradients, distance, weakest, point: as of `Proof`; without a distance, no
-                adversarial point was met.
+            radius, gradients, distance, weakest, point, slopes: as of `Proof`; without a distance,
+                no adversarial point was met.
         """
         better = radius > self.known
         nowhere = np.full(radius.shape, np.inf)
@@ -139,6 +141,7 @@ class Question(NamedTuple):
             distance=nowhere if distance is None else distance,
             weakest=weakest,
             point=None if point is None else np.where(better[:, :, None], point, np.nan),
+            slopes={pair: some for pair, some in (slopes or {}).items() if better[pair]},
         )
 
 
@@ -188,6 +191,9 @@ class Proof(NamedTuple):
         point: where a gradient was taken that proves it, or what the last method proves that takes
             gradients, `(n, rivals, dim)`; NaN where there is none. None unless a witness was asked
             for, and a method has such points.
+        slopes: (example, column of the rival) → slopes and then multipliers of the coupled units
+            of all hidden layers, in one vector; only where a witness was asked for, and linear
+            bounds were improved by ascent.
     """
 
     radius: np.ndarray
@@ -196,3 +202,4 @@ class Proof(NamedTuple):
     distance: np.ndarray
     weakest: WeakestPoint | None = None
     point: np.ndarray | None = None
+    slopes: Mapping[tuple[int, int], np.ndarray] = MappingProxyType({})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from keras_curv.certificates.question import Proof
+from keras_curv.network.network import FeedForward
 
 
 class Witnesses:
@@ -13,29 +14,33 @@ class Witnesses:
     Args:
         exact: the examples, `(n, dim)`, float64.
         served: what the network receives for them, `(n, dim)`, float64.
-        classes: of the network.
+        network: what is certified.
 
     Attributes:
         exact, served: as given.
+        widths: of the hidden layers.
         method: the name of who proved each class as a rival, `(n, classes)`; "" where nobody did.
         points: (example, rival) → point at which a gradient proves a radius, `(dim,)`. Where there
             is none, it is the example itself or the method has no points.
+        slopes: (example, rival) → slopes and then multipliers of coupled units, of linear bounds
+            that were improved by ascent.
 
     Example:
         >>> from keras_curv.certificates.crc.crc import CurvatureCertificate
         >>> from keras_curv.network.network import Network
         >>> network = Network.from_weights([np.eye(2)] * 2, [np.zeros(2)] * 2, "softplus")
         >>> x = np.array([[3.0, 1.0]])
-        >>> kept = Witnesses(x, x, classes=2)
+        >>> kept = Witnesses(x, x, network)
         >>> certificates = CurvatureCertificate(network).certify(x, noted=kept.note)
         >>> kept.method.tolist(), [*kept.points]
         ([['', 'crc']], [(0, 1)])
     """
 
-    def __init__(self, exact: np.ndarray, served: np.ndarray, classes: int):
-        self.exact, self.served = exact, served
-        self.method = np.full((len(exact), classes), "", "U16")
+    def __init__(self, exact: np.ndarray, served: np.ndarray, network: FeedForward):
+        self.exact, self.served, self.widths = exact, served, network.sizes[1:-1]
+        self.method = np.full((len(exact), network.classes), "", "U16")
         self.points: dict[tuple[int, int], np.ndarray] = {}
+        self.slopes: dict[tuple[int, int], np.ndarray] = {}
 
     def note(self, rows: np.ndarray, rivals: np.ndarray, proof: Proof) -> None:
         """Keeps the witness of a proof.
@@ -46,6 +51,8 @@ class Witnesses:
             proof: of radii `(m, k)`.
         """
         self.method[rows[:, None], rivals] = proof.method
+        for (row, column), some in proof.slopes.items():
+            self.slopes[int(rows[row]), int(rivals[row, column])] = some
         if proof.point is None:
             return
         moved = np.any(proof.point != self.served[rows][:, None], axis=2)

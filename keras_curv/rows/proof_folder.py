@@ -14,7 +14,7 @@ from keras_curv.errors import InputError
 from keras_curv.files import parse_json, read_at_most, write_file, write_json, writing
 from keras_curv.rows.row import round_down
 
-FORMAT, VERSION = "keras_curv proofs", 1
+FORMAT, VERSION = "keras_curv proofs", 2
 _LONGEST_HEADER = 2**24
 
 
@@ -79,7 +79,10 @@ class ProofFolder:
         rows = np.flatnonzero(result.status == Status.CERTIFIED)
         place = {int(row): i for i, row in enumerate(rows)}
         points = {pair: point for pair, point in kept.points.items() if pair[0] in place}
-        dim = kept.exact.shape[1]
+        slopes = {pair: some for pair, some in kept.slopes.items() if pair[0] in place}
+        dim, layers = kept.exact.shape[1], len(kept.widths)
+        both = np.array([*slopes.values()], np.float64)
+        both = both.reshape(len(slopes), sum(kept.widths) + layers)
         arrays = {
             "index": first + rows.astype(np.int64),
             "label": result.prediction[rows].astype(np.int64),
@@ -90,6 +93,10 @@ class ProofFolder:
             "point_row": np.array([place[row] for row, _ in points], np.int64),
             "point_rival": np.array([rival for _, rival in points], np.int64),
             "point": np.array([*points.values()], np.float64).reshape(-1, dim),
+            "slope_row": np.array([place[row] for row, _ in slopes], np.int64),
+            "slope_rival": np.array([rival for _, rival in slopes], np.int64),
+            "slope": both[:, : sum(kept.widths)],
+            "multiplier": both[:, sum(kept.widths) :],
         }
 
         def save(file: BinaryIO) -> None:

@@ -17,7 +17,7 @@ def verdicts(method, x, folder, network=None, **header):
     The numbers that it checks are those of `network`, if they are not the method's own.
     """
     network = network or method.network
-    kept = Witnesses(x, x, network.classes)
+    kept = Witnesses(x, x, network)
     result = method.certify(x, noted=kept.note)
     written = Written(folder / "proofs", HEADER | header | {"network": fingerprint(network)})
     written.prepare()

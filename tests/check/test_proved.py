@@ -1,5 +1,7 @@
 """What the package proves is proved again; what it proves by a fault is not."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from proved_again import points_between, verdicts
@@ -14,8 +16,8 @@ from keras_curv.network.affine import Affine
 from keras_curv.network.network import Network
 from keras_curv.network.pinned import PinnedNetwork
 from keras_curv.network.unitwise import IDENTITY, unit_wise
-from keras_curv_check.check import OUT_OF_SCOPE, PROVED, Checker
-from keras_curv_check.files import ProofFolder
+from keras_curv_check.check import NOT_PROVED, OUT_OF_SCOPE, PROVED, Checker
+from keras_curv_check.files import ProofFolder, read_network
 
 
 def random_network(sizes, names, seed=0, **errors):
@@ -126,8 +128,39 @@ def test_a_proof_in_a_box_is_none_elsewhere(header, tmp_path):
     assert len(found) > 12 and PROVED not in statuses(found)
 
 
+HINGED = {
+    "relu": ((6, 20, 20, 20, 4), ("relu", "relu", "relu"), {}),
+    "folded": ((6, 9, 8, 4), ("relu6", "relu"), {"kernel_error": 1e-13, "bias_error": 1e-13}),
+    "leaky": ((6, 9, 8, 4), ("leaky_relu(0.3)", "abs"), {}),
+    "one layer": ((6, 9, 4), ("relu",), {}),
+}
+
+
+@pytest.mark.parametrize("kind", HINGED)
+@pytest.mark.parametrize("name", ["coupled", "crown"])
+def test_linear_bounds_are_proved_again(name, kind, tmp_path):
+    sizes, names, errors = HINGED[kind]
+    network = random_network(sizes, names, **errors)
+    result, found = verdicts(choose_method(name, network), points_between(network, 12), tmp_path)
+    assert (result.radius > 0.0).sum() == len(found) > 8
+    assert statuses(found) == {PROVED}, found
+    by_lipschitz = LipschitzCertificate(network).certify(points_between(network, 12)).radius
+    assert (result.radius > 1.1 * by_lipschitz).sum() > 8
+
+
+def test_slopes_of_an_ascent_are_needed(tmp_path):
+    """Bounds that ascent improved are not proved without the slopes and multipliers it found."""
+    network = random_network((6, 20, 20, 20, 4), ("relu", "relu", "relu"))
+    verdicts(choose_method("coupled", network), points_between(network, 12), tmp_path)
+    opened, file = ProofFolder.open(tmp_path / "proofs"), read_network(tmp_path / "network.npz")
+    claims = next(opened.claims(file))
+    bare = [dataclasses.replace(claim, witnesses={}) for claim in claims]
+    found = [*Checker(file, opened.header).check(bare)]
+    assert NOT_PROVED in statuses(found)
+
+
 def test_what_other_methods_prove_is_out_of_scope_at_most(tmp_path):
-    network = random_network((6, 9, 8, 4), ("relu", "relu"))
+    network = random_network((6, 9, 8, 4), ("relu", "tanh"))
     method = choose_method("coupled", network)
     _, found = verdicts(method, points_between(network, 12), tmp_path)
     assert statuses(found) <= {PROVED, OUT_OF_SCOPE} and OUT_OF_SCOPE in statuses(found)

@@ -91,26 +91,37 @@ class BallBoundCertificate(Method):
     def prove(self, question: Question) -> Proof:
         """Proves the question's radii by a search for each example, as in `Method`."""
         radius, gradients = np.zeros(len(question.x)), np.zeros(len(question.x), np.int64)
+        slopes: dict[tuple[int, int], np.ndarray] = {}
 
         def search(rows: slice) -> tuple[np.ndarray, np.ndarray]:
-            return self._search(question.take(rows))
+            part = question.take(rows)
+            centres = self.centres_of(part.x)
+            found = self._search(part, centres)
+            if question.witness:
+                kept = self._witness(part, centres)
+                slopes.update({(rows.start + i, j): some for (i, j), some in kept.items()})
+            return found
 
         with np.errstate(all="ignore"):  # overflow proves nothing
             entries = self._entries(question.rivals)
             for rows, (proved, used) in in_batches(search, len(question.x), entries):
                 radius[rows], gradients[rows] = proved, used
         each = np.broadcast_to(radius[:, None], question.rivals.shape)
-        return question.answer(self.name, each, gradients)
+        return question.answer(self.name, each, gradients, slopes=slopes)
 
     def _entries(self, rivals: np.ndarray) -> int:
         """Returns how many numbers an example takes in memory at a time."""
         sizes = self.network.sizes
         return max(self._height * max(sizes[1:]), rivals.shape[1] * max(sizes))
 
-    def _search(self, question: Question) -> tuple[np.ndarray, np.ndarray]:
+    def _search(self, question: Question, centres: Any) -> tuple[np.ndarray, np.ndarray]:
         """Returns radii `(n,)` against all rivals that are not known to be farther, and the
         gradients used."""
-        return self._largest(question, self.centres_of(question.x))
+        return self._largest(question, centres)
+
+    def _witness(self, question: Question, centres: Any) -> dict[tuple[int, int], np.ndarray]:
+        """Returns the slopes of `Proof` with which a search around these centres ended."""
+        return {}
 
     def _largest(self, question: Question, centres: Any) -> tuple[np.ndarray, np.ndarray]:
         """Returns the largest radii with positive bounds, `(n,)`, and the gradients used."""

@@ -19,6 +19,8 @@ fails, a slightly smaller one is.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import tensorflow as tf
 
@@ -152,9 +154,18 @@ class CoupledCertificate(BallBoundCertificate):
             waiting[some[~(value[pairs] > 0.0)]] = False
         return value
 
-    def _search(self, question: Question) -> tuple[np.ndarray, np.ndarray]:
+    def _witness(self, question: Question, centres: Any) -> dict[tuple[int, int], np.ndarray]:
+        """See `BallBoundCertificate`."""
+        every = np.arange(len(question.x))
+        return {
+            (row, column): np.concatenate([np.ravel(part) for parts in known for part in parts])
+            for column, rivals in enumerate(question.rivals.T)
+            for row, known in enumerate(centres.recall(every, rivals))
+            if known is not None
+        }
+
+    def _search(self, question: Question, centres: _Searched) -> tuple[np.ndarray, np.ndarray]:
         """Returns radii and gradients, found by estimates, then proved."""
-        centres = self.centres_of(question.x)
         found, gradients = self._largest(question, centres.to_search(self._turned, self._basis))
         known, pairs = question.known.min(axis=1), (question.x, question.label, question.rivals)
         margin = self.network.margins(*map(tf.constant, pairs))[0].numpy().min(axis=1)
