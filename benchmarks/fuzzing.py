@@ -15,10 +15,10 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "tests"), str(ROOT / "tests" / "reading")]
 
 TOGETHER = 250  # cases of one process
-SECONDS, PATIENCE = 5.0, 60  # of computing, and of waiting
+SECONDS, PATIENCE = 5.0, 60  # of computing, and of waiting, for a file that is read
 
 
-def campaign(taken, good, what, kinds=None):
+def campaign(taken, good, what, kinds=None, seconds=SECONDS, patience=PATIENCE):
     """Takes cases by the options of the command line; 1 where one of them is a finding, else 0.
 
     Args:
@@ -26,6 +26,8 @@ def campaign(taken, good, what, kinds=None):
         good: what may come of it.
         what: is counted.
         kinds: of cases; `taken` then has a second argument, those that are asked for.
+        seconds, patience: of computing, beyond which a case is a finding, and of waiting, beyond
+            which it is ended.
     """
     parser = argparse.ArgumentParser(description=sys.modules["__main__"].__doc__.splitlines()[0])
     parser.add_argument(f"--{what}", type=int, default=1000, dest="count")
@@ -41,13 +43,13 @@ def campaign(taken, good, what, kinds=None):
         left = list(range(start, min(start + TOGETHER, stop)))
         start = left[-1] + 1
         while left:
-            done, ended = _together(left, lambda number: taken(number, *given))
-            for number, (outcome, seconds, memory) in zip(left, done, strict=False):
+            done, ended = _together(left, lambda number: taken(number, *given), patience)
+            for number, (outcome, taking, memory) in zip(left, done, strict=False):
                 counts[outcome] += 1
                 counts["most MiB"] = max(counts["most MiB"], memory)
-                if outcome not in good or seconds > SECONDS:
+                if outcome not in good or taking > seconds:
                     findings += 1
-                    print(f"{number}: {outcome}, {seconds:.1f} s of computing", flush=True)
+                    print(f"{number}: {outcome}, {taking:.1f} s of computing", flush=True)
             left = left[len(done) :]
             if ended:
                 findings += 1
@@ -59,7 +61,7 @@ def campaign(taken, good, what, kinds=None):
     return int(findings > 0)
 
 
-def _together(numbers, taken):
+def _together(numbers, taken, patience):
     """What came of the first of these cases, in one process, and whether the next one ended it."""
     reading, writing = os.pipe()
     child = os.fork()
@@ -70,7 +72,7 @@ def _together(numbers, taken):
                 os.dup2(nowhere.fileno(), stream)
         _outcome(taken, numbers[0])  # the first call of anything takes its time
         for number in numbers:
-            signal.alarm(PATIENCE)
+            signal.alarm(patience)
             begun = time.process_time()
             outcome = _outcome(taken, number).replace("\n", " ").replace("|", " ")
             seconds = time.process_time() - begun

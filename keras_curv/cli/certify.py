@@ -250,4 +250,5 @@ def chosen_options(kind: type[RunOptions]) -> dict[str, Any]:
 def command() -> list[str]:
     """Returns the words that make this report again: the flags that decide what comes out."""
     but = [*OUTPUT.names, "lost", "gained"]
-    return [*COMMAND.words(but=but), "--report=report.html"]
+    curve = ["--adversarial=adversarial.npz"] if FLAGS.adversarial is not None else []
+    return [*COMMAND.words(but=but), *curve, "--report=report.html"]

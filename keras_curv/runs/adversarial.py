@@ -4,10 +4,16 @@ A search in float64 (`attacks/nearest.py`) proposes a point. It is rounded to th
 within the box of the threat, and served. For argmax it counts if the served class has changed; if
 rounding took it back across the boundary, points a little farther on the same line are served. For
 other properties it counts if the property fails in float64 at the point as it is rounded.
+
+What is found goes into parts beside the file, some hundred examples each, until all is there: a
+search that was stopped goes on behind them. A part has a digest of all that it follows from.
 """
 
 from __future__ import annotations
 
+import hashlib
+import pathlib
+import zipfile
 from collections.abc import Iterable
 from typing import Any, BinaryIO
 
@@ -17,7 +23,9 @@ import tensorflow as tf
 from keras_curv.attacks.nearest import fails, nearest_points
 from keras_curv.certificates.certificate import CORRECT
 from keras_curv.certificates.certifier import Certifier
+from keras_curv.errors import InputError
 from keras_curv.files import write_file
+from keras_curv.npz_file import NpzFile
 from keras_curv.rows.row import Row
 from keras_curv.threats.norms import NORMS
 from keras_curv.threats.properties.property import ARGMAX
@@ -31,14 +39,16 @@ class AdversarialPoints:
 
     Args:
         certifier: of the run.
+        settings: of the run, which say what is searched for.
+        resume: take what an earlier search has found.
 
     Attributes:
         distance: of the nearest point, of every example, in the norm and the units of the threat;
             0 where the property does not hold at the example, `inf` where none was found.
     """
 
-    def __init__(self, certifier: Certifier):
-        self._certifier = certifier
+    def __init__(self, certifier: Certifier, settings: str = "", *, resume: bool = False):
+        self._certifier, self._settings, self._resume = certifier, settings.encode(), resume
         self._rows: list[tuple[int, bool]] = []
         self.distance = np.zeros(0)
 
@@ -57,12 +67,14 @@ class AdversarialPoints:
                 properties than argmax.
         """
         found: list[tuple[np.ndarray, ...]] = []
+        parts: list[pathlib.Path] = []
         done = 0
         for batch in batches:
             for start in range(0, len(batch), _TOGETHER):
                 x = batch[start : start + _TOGETHER]
                 rows = self._rows[done : done + len(x)]
-                found.append(self._searched(x, *map(np.array, zip(*rows, strict=True))))
+                parts.append(pathlib.Path(f"{path}.{done}.part"))
+                found.append(self._part(parts[-1], x, *map(np.array, zip(*rows, strict=True))))
                 done += len(x)
         x, self.distance, becomes = (np.concatenate(parts) for parts in zip(*found, strict=True))
         prediction = np.array([prediction for prediction, _ in self._rows])
@@ -71,6 +83,28 @@ class AdversarialPoints:
             np.savez(file, x=x, distance=self.distance, becomes=becomes, prediction=prediction)
 
         write_file(path, write)
+        for part in parts:
+            part.unlink(missing_ok=True)
+
+    def _part(
+        self, path: pathlib.Path, x: np.ndarray, label: np.ndarray, holds: np.ndarray
+    ) -> tuple:
+        """Returns `_searched`, from a file if an earlier run has searched the same."""
+        digest = hashlib.sha256(self._settings)
+        for array in (x, label, holds):
+            digest.update(f"{array.dtype} {array.shape}".encode() + array.tobytes())
+        key = np.frombuffer(digest.digest(), np.uint8)
+        known = _known(path, key, x) if self._resume else None
+        if known is not None:
+            return known
+        found = self._searched(x, label, holds)
+
+        def write(file: BinaryIO) -> None:
+            np.savez(file, key=key, x=found[0], distance=found[1], becomes=found[2])
+
+        if path.parent != pathlib.Path("/dev"):  # a device keeps nothing
+            write_file(path, write)
+        return found
 
     def _searched(self, x: np.ndarray, label: np.ndarray, holds: np.ndarray) -> tuple:
         """Returns points, distances and served classes of a batch."""
@@ -152,3 +186,17 @@ def _classes(outputs: Any) -> np.ndarray:
     """Returns the served classes, `(n,)`; of one output whether it is above one half."""
     outputs = np.asarray(outputs).reshape(len(outputs), -1)
     return outputs.argmax(axis=1) if outputs.shape[1] > 1 else (outputs[:, 0] > 0.5).astype(int)
+
+
+def _known(path: pathlib.Path, key: np.ndarray, x: np.ndarray) -> tuple | None:
+    """Returns what a part holds for these examples; None where it is no such part."""
+    shapes = {"key": key.shape, "x": x.shape, "distance": x.shape[:1], "becomes": x.shape[:1]}
+    try:
+        with NpzFile(str(path)) as file:
+            arrays = [file.described(name) for name in shapes]
+            if [array and array.shape for array in arrays] != [*shapes.values()]:
+                return None
+            known, *found = (file.whole(array) for array in arrays if array)
+    except (OSError, InputError, ValueError, EOFError, zipfile.BadZipFile):
+        return None
+    return tuple(found) if np.array_equal(known, key) else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import json
 import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -165,7 +166,8 @@ class ExampleJob(Job):
         self.settings["baseline_fingerprint"] = fingerprint_of_baseline
         self._attacked: AdversarialPoints | None = None
         if options.adversarial is not None and isinstance(certifier, Certifier):
-            self._attacked = AdversarialPoints(certifier)
+            settings = json.dumps(self.settings, sort_keys=True)
+            self._attacked = AdversarialPoints(certifier, settings, resume=options.resume)
         self._proofs = None
         if options.proofs is not None:
             self._proofs = ProofFolder(options.proofs, self._proofs_header())

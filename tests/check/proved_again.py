@@ -3,6 +3,9 @@
 import numpy as np
 
 from keras_curv.certificates.witnesses import Witnesses
+from keras_curv.network import activations
+from keras_curv.network.affine import Affine
+from keras_curv.network.network import Network
 from keras_curv.network.network_file import fingerprint, save_network
 from keras_curv.rows.proof_folder import ProofFolder as Written
 from keras_curv_check.check import Checker
@@ -32,3 +35,13 @@ def verdicts(method, x, folder, network=None, **header):
 def points_between(network, count, seed=0, scale=1.0):
     """Returns random examples."""
     return scale * np.random.default_rng(seed).standard_normal((count, network.dim))
+
+
+def random_network(sizes, names, seed=0, **errors):
+    """Returns a network of these widths and activations, with folding errors if there are any."""
+    rng = np.random.default_rng(seed)
+    maps = [
+        Affine(rng.standard_normal(pair) / np.sqrt(pair[0]), rng.standard_normal(pair[1]), **errors)
+        for pair in zip(sizes[:-1], sizes[1:], strict=True)
+    ]
+    return Network(maps, [activations.get(name) for name in names])

@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from proved_again import points_between, verdicts
+from proved_again import points_between, random_network, verdicts
 
 from keras_curv import data, read
 from keras_curv.certificates.auto import BestOf, choose_method
@@ -18,15 +18,6 @@ from keras_curv.network.pinned import PinnedNetwork
 from keras_curv.network.unitwise import IDENTITY, unit_wise
 from keras_curv_check.check import NOT_PROVED, OUT_OF_SCOPE, PROVED, Checker
 from keras_curv_check.files import ProofFolder, read_network
-
-
-def random_network(sizes, names, seed=0, **errors):
-    rng = np.random.default_rng(seed)
-    maps = [
-        Affine(rng.standard_normal(pair) / np.sqrt(pair[0]), rng.standard_normal(pair[1]), **errors)
-        for pair in zip(sizes[:-1], sizes[1:], strict=True)
-    ]
-    return Network(maps, [activations.get(name) for name in names])
 
 
 def network_of_all_units():

@@ -6,7 +6,11 @@ import pytest
 import scripts
 
 from keras_curv import certify
+from keras_curv.attacks.nearest import nearest_points
+from keras_curv.certificates.certifier import Certifier
 from keras_curv.errors import InputError
+from keras_curv.rows.row import Row
+from keras_curv.runs.adversarial import AdversarialPoints
 from keras_curv.runs.certify_examples import certify_examples
 
 DIM = 6
@@ -104,6 +108,46 @@ def test_directions_of_a_basis(tmp_path):
     change = (points["x"].astype(float) - X)[met]
     assert np.ptp(change, axis=1).max() < 1e-5
     np.testing.assert_allclose(np.abs(change[:, 0]), points["distance"][met], atol=1e-5)
+
+
+def test_a_search_that_was_stopped_goes_on(tmp_path, monkeypatch):
+    from keras_curv.runs import adversarial
+
+    searches = []
+
+    def counted(*arguments):
+        searches.append(len(arguments[-1]))
+        return nearest_points(*arguments)
+
+    monkeypatch.setattr(adversarial, "nearest_points", counted)
+    certifier = Certifier(built(4), method="lipschitz")
+    rows = Row.from_certificates(certifier.certify(X), None, 0, "all")
+
+    def searched(path, batches, **options):
+        points = AdversarialPoints(certifier, "{}", **options)
+        points.add(rows)
+        points.search(batches, str(path))
+        return path.read_bytes()
+
+    def killed():
+        yield X[:10]
+        yield X[10:20]
+        raise KeyboardInterrupt
+
+    whole = searched(tmp_path / "whole.npz", [X[:10], X[10:20], X[20:]])
+    path = tmp_path / "a.npz"
+    with pytest.raises(KeyboardInterrupt):
+        searched(path, killed())
+    (tmp_path / "a.npz.10.part").write_bytes(b"broken")
+    del searches[:]
+    assert searched(path, [X[:10], X[10:20], X[20:]], resume=True) == whole
+    assert searches == [10, 10]
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["a.npz", "whole.npz"]
+    with pytest.raises(KeyboardInterrupt):
+        searched(path, killed())
+    del searches[:]
+    searched(path, [X[:10] + 1e-3, X[10:20], X[20:]], resume=True)  # other examples
+    assert searches == [10, 10]
 
 
 def test_the_report_draws_what_is_open(tmp_path):
