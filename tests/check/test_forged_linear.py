@@ -58,7 +58,7 @@ def slopes_of_another_claim(claim, rng, claims):
     other = claims[rng.integers(len(claims))]
     while other is claim:
         other = claims[rng.integers(len(claims))]
-    return dataclasses.replace(claim, witnesses=other.witnesses, radius=claim.radius * 1.1)
+    return dataclasses.replace(claim, witnesses=other.witnesses, radius=claim.radius * 1.3)
 
 
 def a_rival_left_out(claim, rng, claims):
