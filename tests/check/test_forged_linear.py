@@ -31,8 +31,8 @@ def forgeable(request, tmp_path_factory):
 
 
 def another_radius(claim, rng, claims):
-    """A search leaves 1 % of a radius at most."""
-    return dataclasses.replace(claim, radius=claim.radius * (1.0 + rng.uniform(0.05, 1.0)))
+    """By a third at least, which no search has left."""
+    return dataclasses.replace(claim, radius=claim.radius * (1.0 + rng.uniform(0.3, 1.0)))
 
 
 def other_slopes(claim, rng, claims):
@@ -51,7 +51,7 @@ def other_slopes(claim, rng, claims):
         return witness._replace(slopes=moved)
 
     witnesses = {rival: forged(witness) for rival, witness in claim.witnesses.items()}
-    return dataclasses.replace(claim, witnesses=witnesses, radius=claim.radius * 1.02)
+    return dataclasses.replace(claim, witnesses=witnesses, radius=claim.radius * 1.3)
 
 
 def slopes_of_another_claim(claim, rng, claims):
