@@ -9,6 +9,7 @@ import tensorflow as tf
 from logged import predict, write
 from scripts import call
 
+from keras_curv.errors import InputError
 from keras_curv.serving.certify_requests import RequestJob, certify_requests, request_log
 from keras_curv.serving.options import RequestOptions
 
@@ -45,6 +46,18 @@ def test_workers_leave_the_same_rows(log, tmp_path):
     assert open(paths[0], "rb").read() == open(paths[1], "rb").read()
     assert here.pop("seconds") and there.pop("seconds")
     assert here == there
+
+
+def test_a_log_that_is_cut_off_ends_the_run_with_workers_too(log, tmp_path):
+    pytest.importorskip("apache_beam")
+    (tmp_path / "model").symlink_to(log / "model")
+    (tmp_path / "log").write_bytes((log / "log").read_bytes()[:-3])
+    outputs = [tmp_path / "here.csv", tmp_path / "workers.csv"]
+    for output, runner in zip(outputs, (None, "DirectRunner"), strict=True):
+        with pytest.raises(InputError, match="log: record 5 is cut off"):
+            certify(tmp_path, output=str(output), runner=runner)
+    rows = outputs[0].read_bytes()
+    assert rows == outputs[1].read_bytes() and rows.count(b"\n") > 12
 
 
 def test_the_report_says_what_the_summary_says(log, tmp_path):
