@@ -34,7 +34,7 @@ from keras_curv.numerics.rounding import norm_bound
 _BEFORE_IT_BEGINS = 2**41  # multiplications of curvature bounds
 _SQUARE_OF_DEPTH = (CoupledCertificate, LinearBoundCertificate, LocalCurvatureCertificate)
 _DEEP = 40  # layers
-_COUPLED = 2**24  # numbers that a pass back of coupled bounds takes: about a second an example
+_COUPLED = 2**28  # numbers of units and what they see: coupled bounds take seconds an example
 ATTACK_STEPS = 2, 6  # the first finds nine in ten of what the second finds
 _BEYOND = 1.003  # of the largest radius to decide: some points of the grid that searches go by
 _FARTHER = 1.1  # of a radius: up to where rivals are searched again before a dear method

@@ -137,7 +137,7 @@ def test_bounds_are_those_of_passes_back_through_the_whole(blind, name, norm, rn
             some = radius <= 0.05
             np.testing.assert_allclose(low[some], lower[some], rtol=0.0, atol=1e-9)
             np.testing.assert_allclose(high[some], higher[some], rtol=0.0, atol=1e-9)
-    without = Plan.of(network)._replace(fields=())
+    without = Plan.of(network)._replace(fields=(), passed=0)
     low, high = bounds_that_count(network, x, radius, norm, without)[2]
     assert np.all(high - low >= found[2][1] - found[2][0])
     assert (high - low)[2].mean() > 1.2 * (found[2][1] - found[2][0])[2].mean()
@@ -203,7 +203,7 @@ def test_radii_survive_attack_and_are_far_larger_than_without(name, rng):
     method = LinearBoundCertificate(network)
     args = x, label, rivals, np.zeros(rivals.shape)
     radius = method.prove(Question.of(*args)).radius[:, 0]
-    method.plan = method.plan._replace(fields=())
+    method.plan = method.plan._replace(fields=(), passed=0)
     without = method.prove(Question.of(*args)).radius[:, 0]
     assert np.all(radius >= 0.999 * without) and radius.mean() > 1.3 * without.mean()
     inside = radius * (1.0 - 1e-9)

@@ -7,7 +7,8 @@ stays (`coupling.py`, `layer_balls.py`); all other units pass as they do there.
 **Intervals from balls.** A unit of the next layer moves by no more than the norm of its weights
 times the movement of the layer before, by what a pass of middle slopes back to the input says
 (`layer_balls.py`), and by the box of the layer before. This settles the sign of most units. For the
-others, both ends are bounded by passes back, with the layers before coupled.
+others, both ends are bounded by passes back, with the layers before coupled, if these are not too
+long.
 
 **Margins** start from the same slopes and multipliers; where this proves nothing, they are improved
 by ascent (`ascent.py`).
@@ -49,18 +50,13 @@ _LEAST, _MOST = 0.8, 0.999  # of the last radius
 
 
 def passed_back(network: Network) -> int:
-    """Returns how many numbers passes back of both ends of all hidden units go through.
+    """Returns how many numbers passes back of both ends of all hidden units would go through.
 
     Example:
         >>> passed_back(Network.from_weights([np.ones((2, 2))] * 3, [np.zeros(2)] * 3, "relu"))
         8
     """
-    layers = Plan.together(network).fields[1:]
-    return sum(
-        2 * field.units.size * sum(part.shape[1] for part in field.seen[1:])
-        for layer in layers
-        for field in layer
-    )
+    return sum(field.numbers for layer in Plan.together(network).fields for field in layer)
 
 
 def couples(network: Network) -> bool:

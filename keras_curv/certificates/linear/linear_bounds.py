@@ -148,7 +148,7 @@ class Balls:
         linear on them; where later layers are bounded forward, of those that are not constant."""
         index = len(self.layers)
         exact = not index and self.inputs.norm is L2 and self.inputs.room is None  # by `forward`
-        if exact or index >= len(self.plan.fields):
+        if exact or index >= self.plan.passed:
             return
         settled, error = is_linear(activation, low, high), self.folding(affine)
         if self.plan.bounded_forward:  # whose boxes gain by each new bound

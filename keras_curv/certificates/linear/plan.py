@@ -16,6 +16,7 @@ from keras_curv.network.network import Network
 _known: weakref.WeakKeyDictionary[Network, dict[float, list[list[Field]]]] = (
     weakref.WeakKeyDictionary()
 )
+_NUMBERS = 2**26  # that coupled passes back of an example go through, of both ends of all units
 WORK = 2.0**34  # largest number of multiplications per example for passes back of hidden layers
 
 
@@ -33,21 +34,23 @@ class Plan(NamedTuple):
         before: Lipschitz constants of x ↦ a_0, …, a_{L−2}; empty if all layers are bounded back.
         pre: Lipschitz constants of x ↦ z_1, …, z_{L−1}; likewise.
         fields: the receptive fields of each hidden layer from the first; empty without sparse maps.
+        passed: how many hidden layers from the first are passed back through these.
 
     Example:
         >>> Plan.of(Network.from_weights([np.eye(2)] * 2, [np.zeros(2)] * 2, "relu"))
-        Plan(back=(0,), before=[], pre=[], fields=())
+        Plan(back=(0,), before=[], pre=[], fields=(), passed=0)
     """
 
     back: tuple[int, ...]
     before: list[float]
     pre: list[float]
     fields: Sequence[list[Field]] = ()
+    passed: int = 0
 
     @property
     def bounded_forward(self) -> int:
         """Returns the number of hidden layers that are bounded forward."""
-        passed = {*self.back, *range(len(self.fields))}
+        passed = {*self.back, *range(self.passed)}
         return max(0, len(self.pre) - len(passed))
 
     @classmethod
@@ -66,12 +69,16 @@ class Plan(NamedTuple):
         with np.errstate(over="ignore", invalid="ignore"):
             before = [1.0, *lipschitz_bounds(network)]
             pre = pre_activation_lipschitz(network)
-        return cls(back, before, pre, _fields(network) if sparse else ())
+        fields = _fields(network) if sparse else []
+        return cls(back, before, pre, fields, len(fields))
 
     @classmethod
     def together(cls, network: Network) -> Plan:
-        """Returns the plan of bounding units together: passes back only where signs are open."""
-        return cls((), [], [], _fields(network))
+        """Returns the plan of bounding units together: passes back only where signs are open, and
+        only of layers for which they are not too long; of later ones movements are bounded."""
+        fields = _fields(network)
+        numbers = np.cumsum([sum(field.numbers for field in layer) for layer in fields])
+        return cls((), [], [], fields, int((numbers <= _NUMBERS).sum()))
 
 
 def _fields(network: Network) -> list[list[Field]]:

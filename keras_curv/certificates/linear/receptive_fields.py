@@ -53,6 +53,11 @@ class Field(NamedTuple):
         entries = sum(_entries(kernel) for kernel in self.kernels[:-1])
         return 2.0 * self.units.size * entries
 
+    @property
+    def numbers(self) -> int:
+        """Returns how many numbers the passes back for both ends of all units go through."""
+        return 2 * self.units.size * sum(part.shape[1] for part in self.seen[1:])
+
     def bounds(
         self,
         network: Network,
