@@ -131,8 +131,8 @@ def test_slopes_and_multipliers_lose_little_at_the_centre(rng):
     chosen = coupling.multipliers(rows)
     grid = [exact - value(chosen * factor) for factor in 10.0 ** np.linspace(-2, 2, 81)]
     loss = exact - value(chosen)
-    assert np.all(loss >= -1e-12) and np.all(loss <= 2.0 * np.min(grid, axis=0) + 1e-9)
-    assert np.mean(loss / np.min(grid, axis=0)) < 1.1
+    assert np.all(loss >= -1e-12) and np.all(loss <= 1.5 * np.min(grid, axis=0) + 1e-9)
+    assert np.mean(loss / np.min(grid, axis=0)) < 1.05
 
 
 @pytest.mark.parametrize("scale", [1e-140, 1e-12, 1.0, 1e12, 1e140])

@@ -21,8 +21,8 @@ highest one at ẑ_i, and otherwise the tangent is.
 
 **λ.** With these slopes the bound at the centre loses `Σ ℓ_i(λ) + λρ²/2`, which is convex in λ, and
 `−ℓ_i′(λ) = ½ (ẑ_i − s₁)₊ (s₂ − ẑ_i)₊` with the two points. So the best λ has
-`Σ (ẑ_i − s₁)₊ (s₂ − ẑ_i)₊ = ρ²`, a falling function of λ, about as λ⁻²: its value at half of the
-largest λ says which one to take. If it is less than ρ² between the ends of the intervals, λ is 0.
+`Σ (ẑ_i − s₁)₊ (s₂ − ẑ_i)₊ = ρ²`, a falling function of λ, about as λ⁻²; if it is less than ρ²
+between the ends of the intervals, λ is 0.
 
 Any G and λ are sound: they are estimates, and p is computed for what they are.
 
@@ -45,7 +45,7 @@ from keras_curv.network.unitwise import IDENTITY
 from keras_curv.numerics.rounding import TINY, gamma, norm_bound, up
 from keras_curv.numerics.rows import row_norms
 
-_SMALL = 2.0**-6  # least λ in parts of the largest
+_HALVINGS, _SMALL = 5, 2.0**-6  # of an interval for λ in the logarithm, and its lower end
 _EQUAL = 1e-9  # relative difference of two minima
 _SMALLEST = 1e-120  # λ for rows whose coupled units do not matter
 
@@ -107,13 +107,17 @@ class Coupling(NamedTuple):
         square, centre = self.ball**2, self.centre[:, None]
         low, high = self.low[:, None], self.high[:, None]
         most = self.scale(rows)[..., 0]
-        touch = size / most[..., None]  # at λ = most/2
-        before = centre - np.maximum(low, -touch)
-        after = np.minimum(high, touch, out=touch) - centre
-        np.maximum(before, 0.0, out=before)
-        np.maximum(after, 0.0, out=after)
-        total = np.einsum("nmi,nmi->nm", before, after)
-        found = np.clip(0.5 * most * np.sqrt(total / square), _SMALL * most, most)
+        least = most * _SMALL
+        for _ in range(_HALVINGS):
+            middle = np.sqrt(least * most)
+            touch = size / (2.0 * middle[..., None])
+            before = centre - np.maximum(low, -touch)
+            after = np.minimum(high, touch, out=touch) - centre
+            np.maximum(before, 0.0, out=before)
+            np.maximum(after, 0.0, out=after)
+            wide = np.einsum("nmi,nmi->nm", before, after) > square
+            least, most = np.where(wide, middle, least), np.where(wide, most, middle)
+        found = np.sqrt(least * most)
         # Intervals may say more than the ball does.
         room = (self.centre - self.low) * (self.high - self.centre)
         spread = np.einsum("nmi,ni->nm", size > 0.0, room)
