@@ -101,6 +101,9 @@ OUTPUT.options(ExampleOptions, "proofs adversarial")
 OUTPUT.options(
     RunOptions, "output resume summary junit plot report runner", beam_option="beam_options"
 )
+OUTPUT.define(
+    "boolean", "verbose", False, "Prints all terms of the result, and not only those that limit it."
+)
 
 
 @COMMAND.main
@@ -122,13 +125,13 @@ def main() -> int:
     try:
         summary = certify_requests() if FLAGS.requests else certify_examples()
     except UnwrittenError as error:  # what was proved is worth a table all the same
-        print_summary(error.summary)
+        print_summary(error.summary, verbose=FLAGS.verbose)
         raise
     verdict = summary["verdict"] or {"passed": True, "checks": []}
     try:
         if hasattr(sys.stdout, "reconfigure"):
             sys.stdout.reconfigure(errors="replace")
-        print_summary(summary)
+        print_summary(summary, verbose=FLAGS.verbose)
         for line in (
             github_annotations(verdict) if os.environ.get("GITHUB_ACTIONS") == "true" else ()
         ):

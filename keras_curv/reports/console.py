@@ -24,9 +24,10 @@ from rich.text import Text
 
 from keras_curv.errors import visible
 from keras_curv.files import discard_stdout
-from keras_curv.reports.requests import all_refused, print_requests
-from keras_curv.reports.tables import baseline_table, print_table, short_slice_table
+from keras_curv.reports.requests import all_refused, print_reasons, print_requests
+from keras_curv.reports.tables import baseline_table, print_line, print_table, short_slice_table
 from keras_curv.reports.wording import (
+    caveats,
     describe,
     facts,
     headline,
@@ -50,14 +51,23 @@ class _Output(Console):
         discard_stdout()
 
 
-def print_summary(summary: dict, console: Console | None = None) -> None:
-    """Prints a summary: what was certified, how far, and on what terms."""
+def print_summary(summary: dict, console: Console | None = None, *, verbose: bool = False) -> None:
+    """Prints a summary: the verdict, what was certified, how far, and at what cost.
+
+    Args:
+        summary: of a run.
+        console: to print on; default: stdout.
+        verbose: prints all terms, and not only those that limit the claim.
+    """
     console = console or _Output()
     if nothing := all_refused(summary):
         console.print(nothing, style="bold", highlight=False, markup=False, soft_wrap=True)
     if summary.get("verdict") is not None:
         _print_verdict(summary["verdict"], console)
+    if "versions" in summary:
+        print_reasons(summary, console)
     _print_table(summary, console)
+    _print_terms(summary, console, verbose)
     if "versions" in summary:
         print_requests(summary, console)
     if summary["baseline"] is not None:
@@ -91,10 +101,18 @@ def _print_table(summary: dict, console: Console) -> None:
     console.print(table)
     for name in summary["slices"]:
         print_table(short_slice_table(summary, name, _MOST_PARTS), console)
-    cost = (
-        f"{summary['seconds']:.1f} s, {summary['gradient_evaluations']:.1f} gradients per example"
-    )
-    for name, text in [*facts(summary), ("cost", cost)]:
+
+
+def _print_terms(summary: dict, console: Console, verbose: bool) -> None:
+    spent = f"{summary['seconds']:.1f} s"
+    spent += f", {summary['gradient_evaluations']:.1f} gradients per example"
+    lines = [*facts(summary), ("cost", spent)]
+    if not verbose:
+        word = " example " if summary["examples"] == 1 else " examples "
+        counts = lines[0][1].replace(" ", word, 1)
+        print_line(f"{counts}, {spent}", console)
+        lines = caveats(summary)
+    for name, text in lines:
         line = Text.assemble((f"{name:>10}", "bold"), "  ", visible(text))
         console.print(line, highlight=False, soft_wrap=True)
 

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from keras_curv.certificates.certificate import certified_curve, last_radius
+from keras_curv.certificates.certificate import certified_curve
 from keras_curv.errors import visible
 from keras_curv.reports.drawing import write_figure
+from keras_curv.reports.html.charts import axis_end
 from keras_curv.reports.wording import (
     heading,
     of_the_prediction,
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-_LABEL_WIDTH = 0.1  # of the plot
-_TITLE_WIDTH = 100  # characters
+_LABEL_WIDTH, _LABEL_HEIGHT = 0.1, 5.0  # of the axis, and in per cent
+_TITLE_WIDTH = 72  # characters
 
 
 def plot_curve(tally: Tally, summary: dict, path: str) -> None:
@@ -40,21 +41,27 @@ def plot_curve(tally: Tally, summary: dict, path: str) -> None:
 
 def _draw(figure: Figure, tally: Tally, summary: dict) -> None:
     radii = np.frombuffer(tally.radii)
-    end = last_radius(radii)
+    end = axis_end(radii, summary["certified_accuracy"])
     axes = figure.add_subplot()
     if not summary.get("decide"):  # of which only what was decided is known
         axes.step(*certified_curve(radii, end), where="post", color="#1f5fa8", linewidth=1.8)
     accuracy = summary["clean_accuracy"] is not None and of_the_prediction(summary)
-    labelled_to = 0.0
-    for radius, fraction in summary["certified_accuracy"].items():
-        if float(radius) <= end:
-            axes.plot(float(radius), 100.0 * fraction, "o", color="#1f5fa8", markersize=4)
-            if abs(float(radius) - labelled_to) < _LABEL_WIDTH * end:
-                continue  # it would stand on top of the last one
-            labelled_to = float(radius)
+    labels: list[tuple[float, float]] = []
+    for radius, fraction in sorted(
+        summary["certified_accuracy"].items(), key=lambda e: float(e[0])
+    ):
+        at, height = float(radius), 100.0 * fraction
+        if at <= end:
+            axes.plot(at, height, "o", color="#1f5fa8", markersize=4)
+            while any(
+                abs(at - x) < _LABEL_WIDTH * end and abs(height - y) < _LABEL_HEIGHT
+                for x, y in labels
+            ):
+                height += _LABEL_HEIGHT
+            labels.append((at, height))
             axes.annotate(
                 percent(fraction, 1),
-                (float(radius), 100.0 * fraction),
+                (at, height),
                 textcoords="offset points",
                 xytext=(5, 4),
                 fontsize=8,

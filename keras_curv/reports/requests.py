@@ -51,9 +51,13 @@ def all_refused(summary: dict) -> str:
     return f"no request could be certified: {left}"
 
 
+def print_reasons(summary: dict, console: Console) -> None:
+    """Prints why requests were refused or skipped."""
+    for line in request_reasons(summary):
+        print_line(line, console)
+
+
 def print_requests(summary: dict, console: Console) -> None:
     """Prints what there is of logged requests alone."""
     for table in request_tables(summary):
         print_table(table, console)
-    for line in request_reasons(summary):
-        print_line(line, console)

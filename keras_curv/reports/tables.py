@@ -112,7 +112,7 @@ def changed_table(changed: list[tuple[Row, list[float]]], caption: str) -> Table
         changed: rows, with the radii at which they changed.
         caption: of the table.
     """
-    heads = ["example", "label", "predicted before", "radius before", "predicted now", "radius now"]
+    heads = ["example", "label", "before", "its radius", "now", "its radius"]
     rows = [
         [
             f"{row.file}, record {row.record}, {row.example}" if row.file else str(row.index),

@@ -61,6 +61,20 @@ def facts(summary: dict) -> list[tuple[str, str]]:
     return [(name, text) for name, text in known.items() if text]
 
 
+_DETAILS = {"examples", "radius", "proved by", "exact", "tightness", "tolerance"}
+
+
+def caveats(summary: dict) -> list[tuple[str, str]]:
+    """Returns the terms that make a claim another one than the usual, or need to be looked at."""
+    usual = {
+        "rivals": summary["rivals"] == "all",
+        "guarantee": summary["guarantee"] == "real",
+        "units": radius_units(summary) == units(1.0),
+    }
+    hidden = _DETAILS | {name for name, is_usual in usual.items() if is_usual}
+    return [(name, text) for name, text in facts(summary) if name not in hidden]
+
+
 def claim(summary: dict) -> dict[str, str | None]:
     """Returns which changes a run is about and what holds under them, in words."""
     words = summary["claim"]

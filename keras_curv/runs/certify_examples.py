@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_curv.certificates.certificate import Status
+from keras_curv.certificates.certificate import CORRECT, Status
 from keras_curv.certificates.certifier import Certifier
 from keras_curv.certificates.smoothing.smoothing import SmoothedClassifier
 from keras_curv.certificates.witnesses import Witnesses
@@ -27,7 +27,7 @@ from keras_curv.reading.inputs import reshaping
 from keras_curv.reading.served_inputs import in_float64
 from keras_curv.reading.served_model import ServedModel
 from keras_curv.reports.console import working
-from keras_curv.reports.html.cases import Case, find_cases
+from keras_curv.reports.html.cases import Case, entry_names, find_cases
 from keras_curv.rows.checks import require_row_of
 from keras_curv.rows.proof_folder import ProofFolder
 from keras_curv.rows.row import BASELINE_COLUMNS, EXAMPLE_COLUMNS, QUALIFIED, Row, certified_fields
@@ -299,18 +299,20 @@ class ExampleJob(Job):
         """See `Job`."""
         if not rows:
             return []
-        x = self.examples.at([row.index for row in rows])
-        if self.served.before is not None:  # the points lie behind the cut
-            x = self.served.before(self.as_input(x))
-            return (
-                find_cases(rows, x, x, network=self._network)
-                if self._options.searched
-                else [Case(row, example) for row, example in zip(rows, x, strict=True)]
-            )
-        if self._options.smoothing is not None or not self._options.searched:
-            return [Case(row, example) for row, example in zip(rows, x, strict=True)]
+        x, inputs = self.examples.at([row.index for row in rows]), self.as_input
         scale = float(self._options.input_scale)
-        return find_cases(rows, x, self.as_input(x), network=self._network, scale=scale)
+        if self.served.before is not None:  # the points lie behind the cut
+            x, scale = self.served.before(inputs(x)), 1.0
+            inputs = np.asarray
+        names = entry_names(self.examples.inputs or {}) if self.served.before is None else ()
+        cases = [Case(row, example, names=names) for row, example in zip(rows, x, strict=True)]
+        right = [i for i, row in enumerate(rows) if row.status in CORRECT]
+        if self._options.smoothing is None and self._options.searched and right:
+            known, some = [rows[i] for i in right], x[right]
+            found = find_cases(known, some, inputs(some), network=self._network, scale=scale)
+            for i, case in zip(right, found, strict=True):
+                cases[i] = case._replace(names=names)
+        return cases
 
 
 def _times(x: np.ndarray, scale: float) -> np.ndarray:

@@ -104,7 +104,7 @@ def run(make_job: Callable[[], Job], options: RunOptions, *, inputs: Sequence[st
             plot_curve(tally, result, options.plot)
         if report and options.report:
             with working("searching adversarial points for the report", visible=options.progress):
-                cases = job.cases(report.least_robust)
+                cases = job.cases([*report.least_robust, *report.misclassified])
             report.distances = job.distances
             html = page.render(result, job.settings, report, cases, options.command)
             write_text(options.report, html)

@@ -97,7 +97,7 @@ def test_methods_and_guarantee(script, capfd, tmp_path):
     found = {}
     for method in ("auto", "crc", "crown"):
         file = tmp_path / f"{method}.csv"
-        arguments = ("--method", method, "--limit", 20, "--output", file)
+        arguments = ("--method", method, "--limit", 20, "--output", file, "--verbose")
         code, out, _ = call(script, capfd, *arguments, "--guarantee", "float32")
         assert code == 0 and "float32: as served" in out and "proved by" in out
         rows = read_rows(file)

@@ -16,7 +16,7 @@ from keras_curv import certify_examples, data, files
 from keras_curv.cli.command import fail
 from keras_curv.errors import visible
 from keras_curv.reports.console import print_summary
-from keras_curv.reports.requests import print_requests
+from keras_curv.reports.requests import print_reasons, print_requests
 from keras_curv.rows.row import REQUEST_COLUMNS, Row
 
 NAMES = [
@@ -73,6 +73,7 @@ def test_reasons_and_versions_of_any_name():
         },
     }  # fmt: skip
     shown = io.StringIO()
+    print_reasons(summary, Console(file=shown, width=200))
     print_requests(summary, Console(file=shown, width=200))
     assert is_plain(shown.getvalue())
     assert shown.getvalue().count(visible(hostile)) == 3

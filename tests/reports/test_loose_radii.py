@@ -69,6 +69,12 @@ def test_a_net_with_kinks_is_told_of(tmp_path, rng):
     assert distances == pytest.approx(result.adversarial_distance, rel=1e-8)
     told = io.StringIO()
     print_summary(summary | {"proved_of_met": 0.1}, Console(file=told, width=400))
+    assert "tightness" not in told.getvalue() and "guarantee" not in told.getvalue()
+    assert "6 examples (6 certified at some radius), " in told.getvalue()
+    assert "advice  for larger radii" in told.getvalue()
+    loose = summary | {"proved_of_met": 0.1}
+    print_summary(loose, Console(file=told, width=400), verbose=True)
+    assert "guarantee  real: real arithmetic" in told.getvalue()
     assert "tightness  10.0 % of the distance" in told.getvalue()
     assert "advice  for larger radii make the model smooth" in told.getvalue()
 

@@ -85,7 +85,25 @@ def test_the_curve_is_never_above_what_is_certified(count, rng):
 def test_histograms_count_everything(rng):
     radii = np.concatenate([np.zeros(3), rng.random(50), [np.inf]])
     counts = charts.histogram_counts(radii, 0.7)
-    assert counts.sum() == 51 and counts[-1] >= np.sum(radii > 0.7)
+    finite = radii[np.isfinite(radii)]
+    assert counts.sum() == 50 and counts[-1] >= np.sum(finite > 0.7)
+    drawing = charts.histogram(radii, 0.7, "some")
+    assert [kind for *_, kind in drawing.bars[-2:]] == ["uncertified", "infinite"]
+    texts = [text for text, *_ in drawing.texts]
+    assert str(max(*counts, 3)) in texts and "∞" in texts
+    assert charts.histogram(radii[:40], 0.7, "some").bars[-1][4] == "uncertified"
+
+
+def test_every_dot_has_a_label_and_the_axis_reaches_it(rng):
+    """Also those close to one another, and one beyond all radii."""
+    radii = rng.exponential(size=200)
+    marked = {str(at): float(np.mean(radii > at)) for at in (0.01, 0.02, 0.05, 0.1, 1.0, 12.0)}
+    drawing = charts.curve(radii, marked, 1.0, "units")
+    labels = [(x, y) for text, x, y, _, kind in drawing.texts if kind == "halo"][1:]
+    assert len(drawing.marks) == len(labels) == 6
+    for i, (x, y) in enumerate(labels):
+        assert all(abs(x - a) >= 58 or abs(y - b) >= 17 for a, b in labels[:i])
+    assert charts.axis_end(radii, marked) == pytest.approx(12.6)
 
 
 def test_ticks_are_few_and_inside():

@@ -8,8 +8,8 @@ from keras_curv import Smoothing
 
 SHAPES = {
     (1,): (False, "Entries: ("),
-    (8,): (False, "; found: ("),
-    (64,): (False, "neither images nor few numbers"),
+    (8,): (False, "The entries that change most"),
+    (64,): (False, "The entries that change most"),
     (1, 1): (True, "Black is"),
     (3, 5): (True, "white is no change"),
     (4, 3, 1): (True, "white is no change"),
@@ -43,7 +43,8 @@ def test_nothing_correct(tmp_path, rng):
     wrong = (np.asarray(model(x)).argmax(axis=1) + 1) % 3
     parsed = require_self_contained(report_of(tmp_path, model, x, wrong, method="crc"))
     assert "No example has a correct prediction" in parsed.text
-    assert "misclassified" in parsed.text and len(parsed.all("img")) == 0
+    assert "Example 4: predicted" in parsed.text and len(parsed.all("img")) == 5
+    assert f", labelled {wrong[4]}" in parsed.text
 
 
 def test_what_is_no_certificate_says_so(tmp_path, rng):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -21,6 +22,7 @@ class Case(NamedTuple):
         point: of the same; None where none was found or searched for.
         distance: of the point, in the model's input units.
         becomes: the class predicted there.
+        names: of the entries of x, flattened; none where they have none.
     """
 
     row: Row
@@ -28,6 +30,23 @@ class Case(NamedTuple):
     point: np.ndarray | None = None
     distance: float = np.inf
     becomes: int = -1
+    names: tuple[str, ...] = ()
+
+
+def entry_names(inputs: Mapping[str, tuple[int, ...]]) -> tuple[str, ...]:
+    """Returns the names of the entries of an example that is joined of several inputs.
+
+    Args:
+        inputs: name → shape, in order.
+
+    Example:
+        >>> entry_names({"age": (1,), "place": (2,)})
+        ('age', 'place[0]', 'place[1]')
+    """
+    sizes = {name: math.prod(shape) for name, shape in inputs.items()}
+    return tuple(
+        name if size == 1 else f"{name}[{i}]" for name, size in sizes.items() for i in range(size)
+    )
 
 
 def find_cases(

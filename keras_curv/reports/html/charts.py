@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -14,10 +14,13 @@ from keras_curv.reports.wording import percent
 _WIDTH, _HEIGHT = 640, 340
 _LEFT, _RIGHT, _TOP, _BOTTOM = 74, 16, 32, 62
 _SMALL_WIDTH, _SMALL_HEIGHT, _SMALL_BASE, _SMALL_LEFT = 200, 110, 88, 22
-_SMALL_LENGTH = _SMALL_WIDTH - _SMALL_LEFT
+_SMALL_RIGHT = 180  # where the bar of infinite radii stands apart
+_SMALL_LENGTH = _SMALL_RIGHT - _SMALL_LEFT
 _COLUMNS = 540  # of the curve: it is evaluated once each
 _BARS = 24
-_LABEL_WIDTH = 0.12  # of the curve
+_LABEL, _LINE = 58.0, 17.0  # size of a label of a dot
+_LINES = 8  # above one another at most
+_FARTHEST = 10.0  # times the largest radius found, up to which a radius asked for is drawn
 
 
 class Drawing:
@@ -58,7 +61,7 @@ def curve(
         distances: of adversarial points, `(n,)`, `inf` where none was found: the fraction not yet
             broken is drawn beside, and what is neither proved nor broken is shaded.
     """
-    end, right, base = last_radius(radii), _WIDTH - _RIGHT, _HEIGHT - _BOTTOM
+    end, right, base = axis_end(radii, marked), _WIDTH - _RIGHT, _HEIGHT - _BOTTOM
     if distances is not None:
         far = distances[np.isfinite(distances)]
         end = max(end, float(np.quantile(far, 0.99)) if len(far) else end)
@@ -81,21 +84,20 @@ def curve(
         drawing.texts.append((label, x, base + 24, "middle", "label"))
     middle = (_LEFT + right) / 2
     drawing.texts.append((axis, middle, _HEIGHT - 8, "middle", "label"))
+    taken = []
     if clean is not None:
         y = down(clean)
         drawing.lines.append((_LEFT, y, right, y, "clean"))
         drawing.texts.append((f"clean {percent(clean)}", right, y - 7, "end", "halo"))
-    labelled_to = 0.0
-    for text, fraction in marked.items():
-        radius, x, y = float(text), across(float(text)), down(fraction)
-        if radius > end:
-            continue
+        taken.append((right - 120.0, y - 7.0))
+    dots = [(across(float(at)), down(share), share) for at, share in marked.items()]
+    for x, y, fraction in sorted(dot for dot in dots if dot[0] <= right):
         drawing.marks.append((x, y))
-        if radius - labelled_to >= _LABEL_WIDTH * end:
-            labelled_to = radius
-            # Below on the left a falling curve leaves room, but not at the bottom.
-            place = (x - 7, y + 20, "end") if y + 24 < down(0.0) else (x + 7, y - 7, "start")
-            drawing.texts.append((percent(fraction, 1), *place, "halo"))
+        left, line = free_place(x, y, taken, right)
+        taken.append((left, line))
+        if line < y - _LINE:
+            drawing.lines.append((x, y, left, line + 3, "leader"))
+        drawing.texts.append((percent(fraction, 1), left, line, "start", "halo"))
     grid = end * np.arange(_COLUMNS + 1) / _COLUMNS
 
     def falling(values: np.ndarray) -> list[tuple[str, str]]:
@@ -118,6 +120,41 @@ def curve(
     return drawing
 
 
+def axis_end(radii: np.ndarray, marked: Iterable[str]) -> float:
+    """Returns where the axis ends: beyond the largest radius found, and the largest asked for.
+
+    One that is asked for far beyond all that were found is left out: it would hide the curve.
+
+    Example:
+        >>> axis_end(np.array([1.0]), ["2", "1000"])
+        2.1
+    """
+    found = last_radius(radii)
+    return max([found, *(1.05 * float(at) for at in marked if float(at) <= _FARTHEST * found)])
+
+
+def free_place(
+    x: float, y: float, taken: Sequence[tuple[float, float]], right: float
+) -> tuple[float, float]:
+    """Returns where the label of a dot begins: above on its right, where no other one stands.
+
+    A falling curve leaves room there. Where all places are taken, labels overlap.
+
+    Args:
+        x, y: the dot.
+        taken: places of the labels that are there.
+        right: end of the drawing.
+    """
+    left = min(x + 7.0, right - _LABEL)
+    above = [(left, y - 7.0 - k * _LINE) for k in range(_LINES)]
+    below = [(left, y + 7.0 + k * _LINE) for k in range(1, _LINES)]
+    for place in above + below:
+        clear = all(abs(place[0] - a) >= _LABEL or abs(place[1] - b) >= _LINE for a, b in taken)
+        if clear and _LINE < place[1] < _HEIGHT - _BOTTOM:
+            return place
+    return above[0]
+
+
 def _joined(corners: Sequence[tuple[str, str]]) -> str:
     """Returns the path of SVG through corners of horizontal and vertical lines."""
     (x, y), *others = corners
@@ -129,30 +166,43 @@ def _joined(corners: Sequence[tuple[str, str]]) -> str:
 
 
 def histogram_counts(radii: np.ndarray, end: float) -> np.ndarray:
-    """Counts the positive radii in each bar; those beyond the end are in the last one."""
-    bars = np.minimum(radii[radii > 0.0] / end * _BARS, _BARS - 1).astype(int)
+    """Counts the positive finite radii in each bar; those beyond the end are in the last one."""
+    finite = radii[(radii > 0.0) & np.isfinite(radii)]
+    bars = np.minimum(finite / end * _BARS, _BARS - 1).astype(int)
     return np.bincount(bars, minlength=_BARS)
 
 
-def histogram(
-    counts: np.ndarray, uncertified: int, highest: int, end: float, described: str
-) -> Drawing:
-    """Draws one of several small histograms on the same axes.
+def histogram(radii: np.ndarray, end: float, described: str) -> Drawing:
+    """Draws the radii of a class: its highest bar has full height, and says its count.
+
+    Examples of radius 0 stand apart on the left, those of infinite radius on the right.
 
     Args:
-        counts: of `histogram_counts`.
-        uncertified: examples of radius 0, which stand to the left.
-        highest: count at full height.
+        radii: of the class.
         end: of the axis.
         described: for those who do not see it.
     """
     drawing, width = Drawing(_SMALL_WIDTH, _SMALL_HEIGHT, described), _SMALL_LENGTH / _BARS
-    places = [(_SMALL_LEFT + i * width, count, "certified") for i, count in enumerate(counts)]
-    for x, count, kind in [*places, (4, uncertified, "uncertified")]:
+    counts = histogram_counts(radii, end)
+    infinite = int(np.sum(np.isinf(radii)))
+    places = [(_SMALL_LEFT + i * width, int(n), "certified") for i, n in enumerate(counts)]
+    places.append((4.0, int(np.sum(radii == 0.0)), "uncertified"))
+    places.append((_SMALL_RIGHT + 6.0, infinite, "infinite"))
+    highest = max(count for _, count, _ in places)
+    for x, count, kind in places:
         if count:
-            height = (_SMALL_BASE - 4) * count / max(highest, 1)
+            height = (_SMALL_BASE - 20) * count / highest
             drawing.bars.append((x, _SMALL_BASE - height, width - 1, height, kind))
-    for start, stop in ((_SMALL_LEFT, _SMALL_WIDTH), (2, 4 + width + 1)):
+            if count == highest and not drawing.texts:
+                middle = min(max(x + width / 2, 12.0), _SMALL_WIDTH - 12.0)
+                drawing.texts.append(
+                    (f"{count:,}", middle, _SMALL_BASE - height - 5, "middle", "label")
+                )
+    apart = [(_SMALL_LEFT, _SMALL_RIGHT), (2.0, 4.0 + width + 1.0)]
+    if infinite:
+        apart.append((_SMALL_RIGHT + 4.0, _SMALL_RIGHT + 7.0 + width))
+        drawing.texts.append(("∞", _SMALL_RIGHT + 6.0 + width / 2, 106, "middle", "label"))
+    for start, stop in apart:
         drawing.lines.append((start, _SMALL_BASE, stop, _SMALL_BASE, "axis"))
     value, label = list(ticks(end))[-1]
     last = _SMALL_LEFT + _SMALL_LENGTH * value / end

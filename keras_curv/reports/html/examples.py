@@ -13,6 +13,7 @@ from keras_curv.reports.html.cases import Case
 from keras_curv.reports.wording import number, number_up
 
 _NUMBERS = 16  # entries of an input that is written out
+_CHANGES = 5  # entries of an adversarial point that are shown
 
 
 class Card(NamedTuple):
@@ -22,13 +23,15 @@ class Card(NamedTuple):
         title, text: what came of it.
         pictures: of the example and of the point found: a `data:` address, a text for those who do
             not see it, and the text below; none where it is no image.
-        entries: its numbers, written out; "" where they are too many or drawn.
+        entries: its numbers, written out; "" where they are too many, drawn or in the table.
+        changes: the entries that the point found changes most: name, before, after and change.
     """
 
     title: str
     text: str
     pictures: list[tuple[str, str, str]]
     entries: str
+    changes: list[tuple[str, str, str, str]]
 
 
 def gallery(
@@ -52,7 +55,8 @@ def gallery(
             _title(case),
             _text(case, rival, searched),
             _pictures(case, limits) if drawn else [],
-            "" if drawn else _entries(case),
+            "" if drawn or case.point is not None else _entries(case),
+            [] if drawn else _changes(case),
         )
         for case in cases
     ]
@@ -60,16 +64,20 @@ def gallery(
 
 
 def _title(case: Case) -> str:
-    """Returns the example and its prediction, if there is one."""
-    predicted = case.row.prediction
-    return f"Example {case.row.index}" + (f": predicted {predicted}" if predicted >= 0 else "")
+    """Returns the example and its prediction, if there is one, and the label if that is another."""
+    predicted, label = case.row.prediction, case.row.label
+    title = f"Example {case.row.index}" + (f": predicted {predicted}" if predicted >= 0 else "")
+    wrong = case.row.status == Status.MISCLASSIFIED.name and label is not None
+    return f"{title}, labelled {label}" if wrong else title
 
 
 def _legend(shape: tuple[int, ...], limits: tuple[float, float], drawn: bool) -> str:
-    if not drawn and np.prod(shape) <= _NUMBERS:
-        return f"Inputs of shape {shape} are no images; their entries are written out."
     if not drawn:
-        return f"Inputs of shape {shape} are neither images nor few numbers, and are not shown."
+        return (
+            f"Inputs of shape {shape} are no images. Of each, the {_CHANGES} entries that the "
+            f"adversarial point changes most are shown; without a point, all where they are "
+            f"{_NUMBERS} at most."
+        )
     text = f"Black is {limits[0]:g} and white {limits[1]:g}. "
     text += "The third picture, of those with one, is the change, so many times amplified"
     if pictures.is_coloured(shape):
@@ -99,6 +107,8 @@ def _pictures(case: Case, limits: tuple[float, float]) -> list[tuple[str, str, s
 def _text(case: Case, rival: Callable[[int], str], searched: bool) -> str:
     """Tells the radius and the distance of the point found, in sentences."""
     row = case.row
+    if row.status == Status.MISCLASSIFIED.name:
+        return ""
     nearest = f", {rival(row.nearest_rival)}" if row.nearest_rival >= 0 else ""
     if row.status == Status.CERTIFIED.name:
         text = f"Radius {number(row.radius)} by {row.method}{nearest}."
@@ -110,10 +120,26 @@ def _text(case: Case, rival: Callable[[int], str], searched: bool) -> str:
 
 
 def _entries(case: Case) -> str:
-    if case.x.size > _NUMBERS:
-        return ""
-    found = "" if case.point is None else f"; found: ({_joined(case.point)})"
-    return f"Entries: ({_joined(case.x)}){found}"
+    return f"Entries: ({_joined(case.x)})" if case.x.size <= _NUMBERS else ""
+
+
+def _changes(case: Case) -> list[tuple[str, str, str, str]]:
+    """Returns the entries that change most on the way to the point found, the largest first."""
+    if case.point is None:
+        return []
+    before, after = (np.ravel(a).astype(np.float64) for a in (case.x, case.point))
+    delta = after - before
+    most = np.argsort(-np.abs(delta), kind="stable")[:_CHANGES]
+    return [
+        (
+            case.names[i] if case.names else f"{i}",
+            f"{before[i]:.4g}",
+            f"{after[i]:.4g}",
+            f"{delta[i]:+.2g}",
+        )
+        for i in most
+        if delta[i] != 0.0
+    ]
 
 
 def _joined(x: np.ndarray) -> str:

@@ -80,7 +80,7 @@ def render(
         summary: of the run.
         settings: of the run, what decides its rows.
         report_data: its rows.
-        cases: the least robust ones; see `cases.find_cases`.
+        cases: the least robust ones, and some that are misclassified; see `cases.find_cases`.
         command: that makes the run again, word by word; None: it was made from Python.
 
     Returns:
@@ -97,8 +97,15 @@ def render(
     searched &= summary["guarantee"] != "probabilistic"
     shapes = list(dict.fromkeys(case.x.shape for case in cases))
     rival = functools.partial(nearest_rival, summary)
-    of_shape = [[case for case in cases if case.x.shape == shape] for shape in shapes]
-    galleries = [gallery(some, rival, searched) for some in of_shape]
+    wrong = [case for case in cases if case.row.status == Status.MISCLASSIFIED.name]
+    proved = [case for case in cases if case.row.status != Status.MISCLASSIFIED.name]
+    galleries, mistakes = (
+        [
+            gallery([case for case in some if case.x.shape == shape], rival, searched)
+            for shape in dict.fromkeys(case.x.shape for case in some)
+        ]
+        for some in (proved, wrong)
+    )
     return ENVIRONMENT.get_template("report.html.j2").render(
         title=f"Certified robustness of {model_name(summary, model)} on {summary['dataset']}",
         summary=summary,
@@ -123,8 +130,9 @@ def render(
         classes=_classes(summary, report_data),
         searched=searched,
         galleries=galleries,
+        mistakes=mistakes,
         drawn=any(is_image(shape) for shape in shapes),
-        shown=len(cases),
+        shown=len(proved),
         tables=request_tables(summary) if "versions" in summary else [],
         reasons=request_reasons(summary) if "versions" in summary else [],
         command=None if command is None else [shlex.quote(word) for word in command],
@@ -160,8 +168,8 @@ def _meaning(summary: dict, status: Status) -> str:
 
 
 def _classes(summary: dict, report_data: ReportData) -> dict[str, Any]:
-    """Returns the histograms of the classes, all on the same axes, and the table of the same; and
-    whether any class is known, as of numbers that are predicted none is."""
+    """Returns the histograms of the classes, the table of the same, and whether any class is
+    known, as of numbers that are predicted none is."""
     radii, classes = np.array(report_data.radii), np.array(report_data.classes)
     correct = np.array(report_data.correct)
     labelled, certified = summary["clean_accuracy"] is not None, summary["certified_accuracy"]
@@ -171,15 +179,13 @@ def _classes(summary: dict, report_data: ReportData) -> dict[str, Any]:
     medians = {k: float(mean_radius(np.median, radii[mine])) for k, mine in of_class.items()}
     kept = sorted(sorted(medians, key=lambda k: medians[k])[:_CLASSES])
     end = last_radius(radii)
-    counts = {k: charts.histogram_counts(radii[of_class[k]], end) for k in kept}
     zeros = {k: int(np.sum(radii[of_class[k]] == 0.0)) for k in kept}
-    highest = max(max(int(counts[k].max()), zeros[k]) for k in kept)
     shown, rows = [], []
     for k in kept:
         mine, name = of_class[k], str(k) if k >= 0 else "none"
         total, median = len(mine), number(medians[k])
         having = f"{total - zeros[k]:,} with a radius, {zeros[k]:,} without"
-        drawing = charts.histogram(counts[k], zeros[k], highest, end, f"Class {name}: {having}")
+        drawing = charts.histogram(radii[mine], end, f"Class {name}: {having}")
         shown.append((name, f"{total:,}", median, drawing))
         shares = [np.mean(correct[mine])] if labelled else []
         shares += [np.mean(radii[mine] > float(radius)) for radius in certified]
@@ -187,7 +193,7 @@ def _classes(summary: dict, report_data: ReportData) -> dict[str, Any]:
     heads = ["class", "examples", *(["clean"] if labelled else [])]
     heads += [*(f"at {radius}" for radius in certified), "median radius"]
     table = dict(heads=heads, rows=rows, known=bool(np.any(classes >= 0)))
-    return dict(shown=shown, count=len(of_class), end=end, highest=highest, **table)
+    return dict(shown=shown, count=len(of_class), end=end, **table)
 
 
 def _settings(summary: dict, settings: dict) -> list[tuple[str, Any]]:

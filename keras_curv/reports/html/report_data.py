@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from keras_curv.certificates.certificate import CORRECT
+from keras_curv.certificates.certificate import CORRECT, Status
 from keras_curv.rows.comparison import Comparison
 from keras_curv.rows.row import Row
 
@@ -29,6 +29,7 @@ class ReportData:
             known.
         correct: whether the prediction is the label; without labels, whether there is one.
         distances: of the nearest adversarial points, of every example; None: not searched.
+        misclassified: the first rows whose prediction is not the label.
         lost, gained: the first rows whose certificate was lost, or gained, against the baseline,
             with the radii at which that is so.
         least_robust: rows of examples predicted as labelled, those of the smallest radius first.
@@ -42,6 +43,7 @@ class ReportData:
         self.classes = array.array("q")
         self.correct = array.array("b")
         self.least_robust: list[Row] = []
+        self.misclassified: list[Row] = []
         self.distances: np.ndarray | None = None
 
     def add(self, rows: Iterable[Row]) -> None:
@@ -51,6 +53,8 @@ class ReportData:
             self.radii.append(row.radius)
             self.classes.append(row.prediction if row.label is None else row.label)
             self.correct.append(row.status in CORRECT)
+            if row.status == Status.MISCLASSIFIED.name and len(self.misclassified) < _SHOWN:
+                self.misclassified.append(row)
             if self._comparison is not None:
                 _keep(self.lost, row, self._comparison.lost(row))
                 _keep(self.gained, row, self._comparison.gained(row))
