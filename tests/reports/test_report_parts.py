@@ -102,7 +102,7 @@ def test_every_dot_has_a_label_and_the_axis_reaches_it(rng):
     labels = [(x, y) for text, x, y, _, kind in drawing.texts if kind == "halo"][1:]
     assert len(drawing.marks) == len(labels) == 6
     for i, (x, y) in enumerate(labels):
-        assert all(abs(x - a) >= 58 or abs(y - b) >= 17 for a, b in labels[:i])
+        assert all(abs(x - a) >= 76 or abs(y - b) >= 21 for a, b in labels[:i])
     assert charts.axis_end(radii, marked) == pytest.approx(12.6)
 
 

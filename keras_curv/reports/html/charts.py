@@ -18,7 +18,7 @@ _SMALL_RIGHT = 180  # where the bar of infinite radii stands apart
 _SMALL_LENGTH = _SMALL_RIGHT - _SMALL_LEFT
 _COLUMNS = 540  # of the curve: it is evaluated once each
 _BARS = 24
-_LABEL, _LINE = 58.0, 17.0  # size of a label of a dot
+_LABEL, _LINE = 76.0, 21.0  # size of a label of a dot, on a narrow screen
 _LINES = 8  # above one another at most
 _FARTHEST = 10.0  # times the largest radius found, up to which a radius asked for is drawn
 
