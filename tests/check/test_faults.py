@@ -1,0 +1,51 @@
+"""Faults planted in linear bounds of the package: the checker sees each."""
+
+import numpy as np
+import pytest
+from proved_again import points_between, random_network, verdicts
+
+from keras_curv.certificates.auto import choose_method
+from keras_curv.certificates.linear import coupled_balls, crown
+from keras_curv.certificates.linear.coupling import Coupling
+from keras_curv_check.check import PROVED
+
+
+def without_the_ball(self, rows, slopes, multiplier):
+    """The charge λρ²/2 is dropped."""
+    least = self.least(rows, slopes, multiplier)
+    return np.sum(least, axis=-1), self.rounding(rows, slopes, multiplier)
+
+
+def the_ball_added(self, rows, slopes, multiplier):
+    """The charge λρ²/2 has the other sign."""
+    least, half = self.least(rows, slopes, multiplier), 0.5 * multiplier[..., 0]
+    return np.sum(least, axis=-1) + half * self.ball**2, self.rounding(rows, slopes, multiplier)
+
+
+def smaller_balls(*arguments):
+    """A norm of the first layer is a twentieth too small."""
+    return 0.95 * coupled_first_ball(*arguments)
+
+
+def lower_chords(*arguments):
+    """Lines above σ are not raised to its ends."""
+    lines = lines_around(*arguments)
+    return lines._replace(upper_intercept=0.9 * np.asarray(lines.upper_intercept))
+
+
+coupled_first_ball, lines_around = coupled_balls.first_ball, crown.relaxation
+FAULTS = {
+    "the ball": ("coupled", Coupling, "offset", without_the_ball),
+    "its sign": ("coupled", Coupling, "offset", the_ball_added),
+    "a norm": ("coupled", coupled_balls, "first_ball", smaller_balls),
+    "a line": ("crown", crown.LinearBoundCertificate, "relaxation", staticmethod(lower_chords)),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_is_seen(fault, tmp_path, monkeypatch):
+    name, place, attribute, faulty = FAULTS[fault]
+    network = random_network((6, 20, 20, 4), ("relu", "relu"))
+    monkeypatch.setattr(place, attribute, faulty)
+    _, found = verdicts(choose_method(name, network), points_between(network, 12), tmp_path)
+    assert len(found) > 8 and any(one.status != PROVED for one in found), found
