@@ -14,7 +14,7 @@ import numpy as np
 
 from keras_curv_check.rounding import gamma
 
-_SMALL = 2.0**-6  # least λ in parts of the largest
+_HALVINGS, _RANGE = 5, 2.0**-6  # of an interval for λ in the logarithm, and its lower end
 _SMALLEST = 1e-90  # λ
 
 
@@ -38,13 +38,16 @@ class Coupled(NamedTuple):
         low, high, centre = self.low, self.high, self.centre
         size = np.maximum(-rows, 0.0)
         most = np.maximum(np.sqrt((size**2).sum(axis=1)) / (2.0 * self.ball), _SMALLEST)
-        touch = size / most[:, None]  # at half of the largest λ that can be best
-        before = np.maximum(centre - np.maximum(low, -touch), 0.0)
-        after = np.maximum(np.minimum(high, touch) - centre, 0.0)
-        share = 0.5 * np.sqrt((before * after).sum(axis=1)) / self.ball
-        multiplier = most * np.clip(share, _SMALL, 1.0)
+        least = _RANGE * most
+        for _ in range(_HALVINGS):
+            middle = np.sqrt(least * most)
+            touch = size / (2.0 * middle[:, None])
+            before = np.maximum(centre - np.maximum(low, -touch), 0.0)
+            after = np.maximum(np.minimum(high, touch) - centre, 0.0)
+            wide = (before * after).sum(axis=1) > self.ball**2
+            least, most = np.where(wide, middle, least), np.where(wide, most, middle)
         room = ((size > 0.0) * (centre - low) * (high - centre)).sum(axis=1)
-        multiplier = np.where(room > self.ball**2, multiplier, _SMALLEST)[:, None]
+        multiplier = np.where(room > self.ball**2, np.sqrt(least * most), _SMALLEST)[:, None]
         touch = size / (2.0 * multiplier)
         from_low = np.minimum(high, low + 2.0 * np.sqrt(-touch * low))
         from_high = np.maximum(low, high - 2.0 * np.sqrt(touch * high))

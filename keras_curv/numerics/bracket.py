@@ -27,7 +27,7 @@ from numpy.typing import ArrayLike
 _SPACING = 1e-3  # of the grid, relative
 _STEP = np.log1p(_SPACING)  # in the logarithm
 FINE, COARSE = 1.0, 3.0  # gaps that a search may leave, in grid points: 0.1 and 0.3 %
-_FIRST = 0.5  # the first radius, as a part of the way from the guess to the known one, in logarithm
+FIRST = 0.5  # the first radius, as a part of the way from the guess to the known one, in logarithm
 _UNKNOWN = 0.125  # the same part of the way from the guess to the floor, if no radius is known
 _BELOW = 32.0  # largest ratio of the guess to that first radius
 _POWER = 2.5
@@ -71,6 +71,7 @@ def largest_radius(
     *,
     aim: ArrayLike = 0.0,
     gap: float = FINE,
+    start: float = FIRST,
 ) -> np.ndarray:
     """Returns the largest radius found with `bound > 0` for each example, up to the gap.
 
@@ -83,6 +84,7 @@ def largest_radius(
         floor: about the smallest radius to expect, `(n,)`.
         aim: radii below which a result has no use, `(n,)`.
         gap: the gap that the search may leave, in grid points.
+        start: where to begin, as a part of the way from the guess to the known radius.
 
     Returns:
         `(n,)`, not below `known`; at most about 1e100.
@@ -100,7 +102,7 @@ def largest_radius(
     least = np.maximum(found.low + 1.0, in_vain)
     unknown = np.minimum(_point(floor, guess), 0.0)
     unknown = np.maximum(unknown * _UNKNOWN, -np.log(_BELOW) / _STEP)
-    first = np.where(found.low > -np.inf, found.low * _FIRST, unknown)
+    first = np.where(found.low > -np.inf, found.low * start, unknown)
     at = np.minimum(np.fmax(least, np.round(first)), top)
     active = (margin > 0.0) & (margin < np.inf) & (found.low < top)
     with np.errstate(all="ignore"):

@@ -13,7 +13,7 @@ from keras_curv.certificates.method import Method, ServedError, no_error
 from keras_curv.certificates.question import Proof, Question
 from keras_curv.network.network import Network
 from keras_curv.numerics.batches import in_batches
-from keras_curv.numerics.bracket import largest_radius
+from keras_curv.numerics.bracket import FIRST, largest_radius
 from keras_curv.threats.norms import L2, Norm, moving
 
 
@@ -29,6 +29,7 @@ class BallBoundCertificate(Method):
         norm: of the balls.
         steepest: an estimate of the steepest fall of the bounds with the l2 radius, which only
             guides the search.
+        start: see `largest_radius`.
         cost: the cost of a bound without its margins, in gradients.
         height: vectors of the widest hidden layer in memory for an example at a time, besides one
             vector of any layer for each rival.
@@ -41,12 +42,14 @@ class BallBoundCertificate(Method):
         *,
         norm: Norm = L2,
         steepest: float,
+        start: float = FIRST,
         cost: float = 0.0,
         height: int = 1,
     ):
         self.network = network
         self.served_error, self._norm = served_error, norm
         self._steepest, self.cost, self._height = steepest, cost, height
+        self._start = start
 
     def centres_of(self, x: np.ndarray) -> Any:
         """Returns the data of examples for `centred_bounds`, which `[rows]` restricts to some."""
@@ -135,7 +138,7 @@ class BallBoundCertificate(Method):
         guess = (margin / steepness).min(axis=1)
         floor = nearest / self._norm.length(np.full(len(x), self._steepest), moving(self.network))
         args = bound, nearest, known.min(axis=1), guess, floor
-        proved = largest_radius(*args, aim=goal.aim, gap=goal.gap)
+        proved = largest_radius(*args, aim=goal.aim, gap=goal.gap, start=self._start)
         return proved, np.ceil(cost).astype(np.int64)
 
     def _bound(

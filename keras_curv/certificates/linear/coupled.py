@@ -104,6 +104,7 @@ class CoupledCertificate(BallBoundCertificate):
             served_error,
             norm=norm,
             steepest=steepest_fall(network),
+            start=1.0 - 1.0 / max(2, network.depth - 1),  # deep bounds soon fall
             cost=2.0 * work / network.multiplications,
             height=POINTS,
         )
