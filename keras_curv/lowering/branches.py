@@ -159,19 +159,19 @@ def larger_of_pairs(flow: Flow, first: np.ndarray, second: np.ndarray) -> Flow:
         flow: what depends on the input.
         first, second: places of the pairs, `(pairs,)`; the same place: that entry.
     """
-    size, pairs = flow.shift.shape[0], np.arange(len(first))
-    played = np.flatnonzero(first != second)
-    count, units, half = len(played), len(played) + len(pairs), np.where(first != second, 0.5, 1.0)
-    apart = np.arange(count), count + pairs, (count + pairs)[played]
-    entries = (
-        (first[played], apart[0], -0.5 * np.ones(count)),
-        (second[played], apart[0], 0.5 * np.ones(count)),
-        (first, apart[1], half),
-        (second[played], apart[2], half[played]),
+    size, pairs, played = (
+        flow.shift.shape[0],
+        np.arange(len(first)),
+        np.flatnonzero(first != second),
     )
-    rows, columns, values = (np.concatenate(part) for part in zip(*entries, strict=True))
+    count, half = len(played), np.where(first != second, 0.5, 1.0)
+    bent, carried = np.arange(count), count + pairs  # units, with |(b − a)/2| and with (a + b)/2
+    rows = np.concatenate([first[played], second[played], first, second[played]])
+    columns = np.concatenate([bent, bent, carried, carried[played]])
+    values = np.concatenate([-half[played], half[played], half, half[played]])
+    units = count + len(pairs)
     turned = scipy.sparse.csr_array((values, (rows, columns)), shape=(size, units))
-    ends = np.concatenate([np.arange(count), count + pairs]), np.concatenate([played, pairs])
+    ends = np.concatenate([bent, carried]), np.concatenate([played, pairs])
     sums = scipy.sparse.csr_array((np.ones(units), ends), shape=(units, len(pairs)))
     # Squares of a pair's two units add up to (a² + b²)/2, and that of a single one to a².
     share = np.zeros(size)
