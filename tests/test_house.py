@@ -164,3 +164,9 @@ def test_benchmarks_import_what_is_there():
                     if not hasattr(module, alias.name) and not importlib.util.find_spec(inside):
                         missing.append(f"{path.name}: {inside}")
     assert missing == []
+
+
+def test_no_two_files_of_tests_have_one_name():
+    """Pytest imports them by their names alone."""
+    names = [path.name for path in (ROOT / "tests").rglob("test_*.py")]
+    assert sorted(set(names)) == sorted(names)

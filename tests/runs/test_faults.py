@@ -16,9 +16,8 @@ from keras_curv.errors import InputError
 from keras_curv.reading import served_model
 from keras_curv.reproduce import reproduce as reproduce_run
 from keras_curv.reproduce import tables
+from keras_curv.rows.comparison import changed_file
 from keras_curv.rows.row_file import RowFile
-from keras_curv.serving.certify_requests import lost_file
-from keras_curv.serving.compare import Comparison
 from keras_curv.training.run import run_folder
 from keras_curv.training.run import trainer as training_run
 from keras_curv.training.run.recipe import Recipe
@@ -149,9 +148,9 @@ def test_what_was_lost_is_whole_or_as_before(tmp_path):
     path = tmp_path / "lost.csv"
     path.write_text("before")
     with pytest.raises(InputError, match="cannot write .*lost.csv"), disk_full_at(10):
-        with lost_file(str(path), Comparison([0.5])) as sink:
+        with changed_file(str(path), ("index",), "lost", list) as sink:
             sink.add([])
-    with pytest.raises(Killed), lost_file(str(path), Comparison([0.5])) as sink:
+    with pytest.raises(Killed), changed_file(str(path), ("index",), "lost", list) as sink:
         sink.add([])
         raise Killed
     assert path.read_text() == "before"

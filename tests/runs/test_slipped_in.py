@@ -11,10 +11,9 @@ from sample_rows import COUNT, SETTINGS, row
 from keras_curv import files
 from keras_curv.errors import InputError
 from keras_curv.reproduce import reproduce
+from keras_curv.rows.comparison import changed_file
 from keras_curv.rows.row_file import RowFile
 from keras_curv.rows.shards import Shards
-from keras_curv.serving.certify_requests import lost_file
-from keras_curv.serving.compare import Comparison
 from keras_curv.training.history import History
 from keras_curv.training.run import trainer
 from keras_curv.training.run.checkpoints import Checkpoints
@@ -38,7 +37,7 @@ def shards(folder):
 
 
 def lost(folder):
-    with lost_file(str(folder / "lost.csv"), Comparison([0.5])) as sink:
+    with changed_file(str(folder / "lost.csv"), ("index",), "lost", list) as sink:
         sink.add([])
 
 
