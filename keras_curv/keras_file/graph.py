@@ -145,12 +145,14 @@ def _node(node: Any, about: str, attends: bool) -> Any:
         return names[0] if len(names) == 1 else names
     args, kwargs = (node.get("args"), node.get("kwargs")) if isinstance(node, dict) else ([], {})
     if attends and isinstance(args, list) and isinstance(kwargs, dict):
-        named = [kwargs[name] for name in _ARGUMENTS[len(args) :] if name in kwargs]
+        named = {name: kwargs[name] for name in _ARGUMENTS if kwargs.get(name) is not None}
         kwargs = {name: value for name, value in kwargs.items() if name not in _ARGUMENTS}
         _require_plain(kwargs, about)
-        if not 2 <= len(args) + len(named) <= len(_ARGUMENTS):
+        given = [*args, *named.values()]
+        in_order = (*_ARGUMENTS[: len(args)], *named) == _ARGUMENTS[: len(given)]
+        if not in_order or not 2 <= len(given) <= len(_ARGUMENTS):
             raise InputError(f"{about} is called otherwise than on a query, a value and a key")
-        return tuple(_keras_tensor(each, about) for each in [*args, *named])
+        return tuple(_keras_tensor(each, about) for each in given)
     _require_plain(kwargs or {}, about)
     if not isinstance(args, list) or len(args) != 1:
         raise InputError(f"{about} is called otherwise than on one tensor, or a list of tensors")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import keras
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from keras_oracle import examples, randomize
 
 from keras_curv.certificates.certifier import Certifier
 from keras_curv.errors import InputError
+from keras_curv.keras_file.graph import Place
 from keras_curv.reading import served_model
 from keras_curv.training.models.crt_model import CRTModel
 from keras_curv.training.trainable.carry import Carry
@@ -255,6 +258,20 @@ def test_other_attention_is_refused(name, tmp_path):
     keras.Model(x, keras.layers.Dense(3)(made)).save(tmp_path / "model.keras")
     with pytest.raises(InputError, match=words):
         served_model.read(tmp_path / "model.keras")
+
+
+@pytest.mark.parametrize(
+    ("args", "names"),
+    [(1, ["key"]), (2, ["value"]), (1, []), (0, ["query", "key"]), (3, ["key"]), (4, [])],
+)
+def test_attention_to_other_arguments_is_refused(args, names):
+    """Keras could not call it so: a value is left out, or said twice."""
+    history = {"keras_history": ["x", 0, 0]}
+    x = {"class_name": "__keras_tensor__", "config": history}
+    layer = SimpleNamespace(kind="MultiHeadAttention", layer=SimpleNamespace(name="att"))
+    node = {"args": [x] * args, "kwargs": dict.fromkeys(names, x)}
+    with pytest.raises(InputError, match="otherwise than on a query, a value and a key"):
+        Place.of(layer, [node], "the model")
 
 
 @pytest.mark.parametrize("ending", ENDINGS)
