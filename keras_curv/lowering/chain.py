@@ -19,10 +19,10 @@ import tensorflow as tf
 from keras_curv.lowering.stencil import Bounded, Stencil, magnitude_of_product, norm_of_product
 from keras_curv.network.activations import Activation
 from keras_curv.network.affine import Affine
-from keras_curv.network.sparse_affine import DENSE_UP_TO, SparseAffine
+from keras_curv.network.sparse_affine import DENSE_UP_TO, SparseAffine, schur_bound
 from keras_curv.network.unitwise import IDENTITY, unit_wise
 from keras_curv.numerics.rounding import norm_bound, up
-from keras_curv.saved_model.limits import STORED_ENTRIES, TOTAL_ENTRIES, charge, require_at_most
+from keras_curv.saved_model.limits import STORED_ENTRIES, TOTAL_ENTRIES, affords, require_at_most
 
 _SAMPLES = 8
 
@@ -60,6 +60,23 @@ class Source:
             return self.affine
         norms = norm_of_product(self.stencils), magnitude_of_product(self.stencils)
         return dataclasses.replace(self.affine, proved_norm=norms[0], proved_magnitude=norms[1])
+
+    @functools.cached_property
+    def norms(self) -> tuple[float, float]:
+        """Bounds ‖W‖ and ‖|W|‖.
+
+        A dense matrix has eigenvalues if reading can still afford them. Otherwise its convolutions
+        and the sums of its rows and columns give larger bounds at once.
+        """
+        affine = self.proved
+        if affine.is_sparse or affords(affine.kernel.size * min(affine.kernel.shape) // 2):
+            return affine.norm, affine.magnitude_norm
+        cheap = [schur_bound(affine.kernel)] * 2
+        if self.stencils:
+            proved = norm_of_product(self.stencils), magnitude_of_product(self.stencils)
+            cheap = [min(pair) for pair in zip(cheap, proved, strict=True)]
+        norm, magnitude = (up(bound + affine.kernel_error) for bound in cheap)
+        return norm, magnitude
 
     @functools.cached_property
     def samples(self) -> np.ndarray:
@@ -200,12 +217,11 @@ def _map(before: _Layer, layer: _Layer) -> Affine:
     )
     if dense:
         return Affine(*known)
-    for each in maps:
-        if not each.is_sparse:  # whose norms are eigenvalues
-            charge(each.kernel.size * min(each.kernel.shape) // 2, "the norm of a layer")
-    ones = [1.0] if len(carried) else []
-    norms = ([each.norm for each in maps] + ones, [each.magnitude_norm for each in maps] + ones)
-    return SparseAffine(*known, *(up(norm_bound(np.array(part))) for part in norms))
+    norms = [source.norms for source in layer.own]
+    if len(carried):
+        norms.append((1.0, 1.0))
+    together = (up(norm_bound(np.array(part))) for part in zip(*norms, strict=True))
+    return SparseAffine(*known, *together)
 
 
 def _placed(
