@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import re
 from collections.abc import Callable
@@ -18,8 +19,11 @@ from keras_curv.numerics.rounding import TINY
 _SELU_SCALE = 1.0507009873554804934193349852946
 _SELU_LEFT = 1.7580993408473768599402175208123  # its slope at 0, from the left
 _ULPS = 1.0 + 8.0 * 2.0**-53
+# One object for each activation: networks of equal activations share graphs (`shared_graph.py`).
+_once = functools.lru_cache(maxsize=256)
 
 
+@_once
 def leaky_relu(slope: float) -> Activation:
     """Returns the activation that is z for z > 0, else `slope · z`; any finite slope.
 
@@ -55,6 +59,7 @@ def leaky_relu(slope: float) -> Activation:
     )
 
 
+@_once
 def clip(low: float, high: float) -> Activation:
     """Returns the activation `min(max(z, low), high)`, free of rounding; `high` may be infinite.
 
@@ -92,6 +97,7 @@ def _between(low: float, high: float) -> float:
     return low / 2.0 + high / 2.0
 
 
+@_once
 def capped_relu(cap: float) -> Activation:
     """Returns the activation `min(max(z, 0), cap)`; any positive cap.
 

@@ -123,11 +123,7 @@ def compiled(
     norms = [tf.constant(layer, tf.float64) for layer in network.layer_norms]
     weights = Weights(*network.weights(tf.float64), norms, _pins(network))
     key = make, network.activations, settings, signature, len(weights.pins)
-    try:
-        graph = shared(*key)
-    except TypeError:  # `UnitWise` activations are not hashable
-        graph = shared.__wrapped__(*key)
-    return functools.partial(graph, weights)
+    return functools.partial(shared(*key), weights)
 
 
 def traced(

@@ -42,6 +42,14 @@ class UnitWise(Activation):
 
     parts: tuple[tuple[Activation, int], ...] = ()
 
+    def __eq__(self, other: object) -> bool:
+        """Returns whether all units have equal activations: such networks share graphs."""
+        return isinstance(other, UnitWise) and self.parts == other.parts
+
+    def __hash__(self) -> int:
+        """Returns a hash of the parts; the ranges are arrays, which have none."""
+        return hash(self.parts)
+
     @property
     def groups(self) -> list[tuple[Activation, slice]]:
         """Returns each activation with the slice of its units."""

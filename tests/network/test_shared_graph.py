@@ -10,10 +10,11 @@ from keras_curv.certificates.auto import choose_method
 from keras_curv.certificates.crc.crc import CurvatureCertificate
 from keras_curv.certificates.crc.crc_local import LocalCurvatureCertificate
 from keras_curv.certificates.float32 import Float32Error
-from keras_curv.network import shared_graph
+from keras_curv.network import activations, shared_graph
 from keras_curv.network.network import Network
 from keras_curv.network.pinned import PinnedNetwork
 from keras_curv.network.shared_graph import compiled
+from keras_curv.network.unitwise import unit_wise
 
 ROWS = tf.TensorSpec((None, None), tf.float64)
 
@@ -64,6 +65,21 @@ def test_sizes_and_weights_are_arguments(traced):
         x, found = logits(traced, mine)
         np.testing.assert_array_equal(found, mine.logits(tf.constant(x)).numpy())
     assert traced.count == 1
+
+
+def test_activations_with_parameters_and_by_unit_are_equal_if_their_parts_are(traced):
+    def leaky(seed):
+        return network((3, 5, 2), "leaky_relu(0.3)", seed)
+
+    def mixed(seed, kinked):
+        sigma = unit_wise([(activations.get("tanh"), 2), (activations.get(kinked), 3)])
+        return Network(network((3, 5, 2), "tanh", seed).affines, (sigma,))
+
+    for mine in (leaky(0), leaky(1), mixed(0, "clip(0,2)"), mixed(1, "clip(0,2)")):
+        x, found = logits(traced, mine)
+        np.testing.assert_array_equal(found, mine.logits(tf.constant(x)).numpy())
+    assert traced.count == 2
+    assert mixed(0, "clip(0,2)").activations != mixed(0, "clip(0,3)").activations
 
 
 def test_activations_depth_and_settings_are_not(traced):
