@@ -81,6 +81,7 @@ assert status_of(lambda: before.certify(x[:2])) == 2
 
 
 @pytest.mark.parametrize("case", FORKS)
+@pytest.mark.slow
 def test_a_fork_that_would_hang_is_refused(case):
     """Where TensorFlow ran before, whoever ran it; and no other."""
     assert succeeds_alone(FORKED + FORKS[case])

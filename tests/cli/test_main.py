@@ -105,6 +105,7 @@ def test_a_file_of_keras_is_certified_by_the_command_alone(tmp_path):
     assert "certified accuracy" in result.stdout and "digits.keras" in result.stdout
 
 
+@pytest.mark.slow
 def test_a_class_is_known_to_keras_once_both_are_imported():
     """A saved model is loaded by the names of its classes; here Keras came first, there it does
     not."""

@@ -8,6 +8,7 @@ import pytest
 import scripts
 from test_tutorial import BLOCK, run_shell
 
+pytestmark = pytest.mark.slow
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "gallery.md").read_text(encoding="utf-8")
 

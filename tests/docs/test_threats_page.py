@@ -11,6 +11,7 @@ import keras_curv
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "threats.md"
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

@@ -37,6 +37,7 @@ def tutorial(tmp_path_factory):
     return names, folder
 
 
+@pytest.mark.slow
 def test_every_block_runs_and_every_fence_is_a_block(tutorial):
     fences = re.findall(r"^```\w+$", TUTORIAL.read_text(encoding="utf-8"), re.MULTILINE)
     assert len(fences) == len(BLOCK.findall(TUTORIAL.read_text(encoding="utf-8"))) > 8

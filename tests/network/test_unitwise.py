@@ -127,6 +127,7 @@ def test_lines_of_units_that_carry_are_exact():
 
 
 @pytest.mark.parametrize("names", [SMOOTH, ("relu", "relu6")])
+@pytest.mark.slow
 def test_what_auto_proves_stands(names, rng):
     network = _mixed(rng, 3, names, 1.0)
     x = rng.normal(size=(4, 5))

@@ -91,6 +91,7 @@ def test_every_row_has_a_recipe_and_every_column_a_measure(name):
         assert recipe.radius == (table.radius if attacked else None)
 
 
+@pytest.mark.slow
 def test_a_table(stand_in, short, tmp_path, monkeypatch):
     """Written down; again, from the figures alone; with a figure lost, that one is measured."""
     files = run.reproduce(NAME, str(tmp_path), data_dir=stand_in, quick=True, limit=20)
@@ -230,6 +231,7 @@ def test_an_interrupted_training_goes_on(stand_in, short, tmp_path, monkeypatch)
     assert resumed == [False, True]
 
 
+@pytest.mark.slow
 def test_measures_of_a_known_network(monkeypatch):
     """The shipped digits model: each column as it can be found by another way."""
     monkeypatch.setattr(measurements, "ATTACKED", 50)
@@ -270,6 +272,7 @@ def test_measures_of_a_known_network(monkeypatch):
     assert abs(COLUMNS["certified_all"].measure(coap) - 100.0 * np.mean(crown > 0.25)) <= 2.0
 
 
+@pytest.mark.slow
 def test_measures_of_a_smoothed_network(monkeypatch):
     monkeypatch.setattr(measurements, "SMOOTHED", 8)
     monkeypatch.setattr(measurements, "SAMPLES", 2000)

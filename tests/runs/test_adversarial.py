@@ -110,6 +110,7 @@ def test_directions_of_a_basis(tmp_path):
     np.testing.assert_allclose(np.abs(change[:, 0]), points["distance"][met], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_search_that_was_stopped_goes_on(tmp_path, monkeypatch):
     from keras_curv.runs import adversarial
 

@@ -82,6 +82,7 @@ def breaking(monkeypatch, first, times):
     [(), PROCESSES],
     ids=["in-process", "processes"],
 )
+@pytest.mark.slow
 def test_the_rows_are_those_of_the_local_run(local, tmp_path, options):
     output = tmp_path / "rows.csv"
     summary = random(local, output, runner="DirectRunner", beam_options=options)
@@ -99,6 +100,7 @@ def test_a_retried_batch_is_there_once(local, tmp_path, monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.slow
 def test_the_death_of_a_worker_process_ends_the_run(local, tmp_path, monkeypatch):
     """Beam itself would wait for ever."""
     with monkeypatch.context() as patch:

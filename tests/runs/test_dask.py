@@ -14,6 +14,7 @@ from keras_curv.errors import InputError
 from keras_curv.rows.shards import Shards
 from keras_curv.runs.certify_examples import ExampleJob
 
+pytestmark = pytest.mark.slow
 distributed = pytest.importorskip("distributed")
 pytest.importorskip("dask.bag")
 pytest.importorskip("apache_beam")

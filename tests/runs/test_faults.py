@@ -179,6 +179,7 @@ def test_checkpoints_go_all_at_once(tmp_path, monkeypatch):
     assert not any(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_a_training_that_is_stopped_everywhere(tmp_path, monkeypatch):
     recipe = Recipe(width=4, epochs=1, batch_size=512, jit=False, loss="plain")
     options = {"limit": 5, "command": "it"}

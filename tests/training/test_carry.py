@@ -77,6 +77,7 @@ def test_products_and_matrices_are_one(name, rng):
         np.testing.assert_allclose(got, expected, atol=1e-4 * np.abs(expected).max())
 
 
+@pytest.mark.slow
 def test_a_fit_ends_with_a_certified_model(tmp_path):
     """Behind a clip with a dead zone, by a layer that carries."""
     keras.utils.set_random_seed(0)

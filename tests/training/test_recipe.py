@@ -83,6 +83,7 @@ def test_what_is_written(finished):
     assert list((output / "logs" / "certified").iterdir())
 
 
+@pytest.mark.slow
 def test_a_killed_run_resumes_to_the_same_weights(finished, tmp_path, monkeypatch):
     """The regularizer's state in checkpoints is in test_training_saving.py."""
     whole, parts = finished[0], tmp_path / "parts"

@@ -188,6 +188,7 @@ def _hidden(y):
     return tf.numpy_function(lambda y: y, [y], tf.float32)
 
 
+@pytest.mark.slow
 def test_training_narrows_what_is_proved():
     """At no larger a clean error than half as much again, the certified error is smaller."""
     x, y = _data(count=200)

@@ -86,6 +86,7 @@ def test_the_gradient_is_that_of_the_loss():
         assert slope == pytest.approx(difference, rel=0.02, abs=0.02 * size)  # kinks are crossed
 
 
+@pytest.mark.slow
 def test_the_metric_is_what_is_certified(tmp_path):
     """On digits; each estimate is near the bound."""
     x, y = data.load_all("digits", "train")
