@@ -339,7 +339,8 @@ def _radii_to_decide(decide: Sequence[float] | None) -> tuple[float, ...]:
 
 def _warn_if_factors_are_rounded() -> None:
     """Warns where TensorFlow's float32 products, by which radii are searched, are inaccurate."""
-    keeps_digits = tf.function(float32_keeps_digits, autograph=False)
+    spec = tf.TensorSpec((2,), tf.int32)
+    keeps_digits = tf.function(float32_keeps_digits, autograph=False).get_concrete_function(spec)
     if not keeps_digits(tf.constant([0, 1])):
         warnings.warn(
             "TensorFlow rounds the factors of float32 products further here, to TF32 or bfloat16: "

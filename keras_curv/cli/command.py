@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import difflib
 import gc
 import logging as python_logging
 import os
@@ -104,6 +105,14 @@ class Command:
             plainly = "one number is needed; several are given by the flag again. Received:"
             what = str(error).replace("could not convert string to float:", plainly)
             return fail(self.name, InputError(what))
+        except flags.UnrecognizedFlagError as error:
+            word = error.flagname
+            near = sorted(n for n in self.flags if word in n) or difflib.get_close_matches(
+                word, [*self.flags]
+            )
+            meant = ", ".join(f"--{name}" for name in near)
+            advice = f"did you mean {meant}?" if near else "see --help"
+            return fail(self.name, InputError(f"unknown flag --{word}; {advice}"))
         except (InputError, flags.Error, OSError) as error:  # OSError: stdout that is closed
             return fail(self.name, InputError(error))
 

@@ -1,4 +1,4 @@
-"""The command `keras_curv`, which is five.
+"""Proves how robust classifiers are. keras_curv has five commands:
 
     keras_curv certify      prove radii for a SavedModel on a data set, or on logged requests
     keras_curv train        train a classifier whose robustness can be proved
@@ -6,8 +6,8 @@
     keras_curv check        prove radii again, from numbers, by other code
     keras_curv reproduce    make the tables of the paper again
 
-`keras_curv certify --help` says more. Without a flag it certifies the model of digits that comes
-with the package.
+`keras_curv certify --help` lists its flags. Without any, it certifies the model of digits that
+comes with the package.
 """
 
 from __future__ import annotations

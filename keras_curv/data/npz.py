@@ -131,8 +131,9 @@ def _inputs(path: str, file: NpzFile, slices: dict[str, StoredArray]) -> dict[st
 def _as_one(path: str, arrays: dict[str, StoredArray]) -> StoredArray:
     """Returns the description of several arrays when they are joined."""
     require_joinable(
-        f"{path} has no array 'x', as inputs are called, and labels y, only {', '.join(arrays)}; "
-        "as several inputs by name these do not fit",
+        f"{path} has no array 'x', as inputs are called, and labels y, only {', '.join(arrays)}: "
+        "numpy.savez(path, x=inputs, y=labels) makes one that has; as several inputs by name these "
+        "do not fit",
         arrays,
     )
     first, *_ = arrays.values()

@@ -11,7 +11,7 @@ from keras_curv.errors import InputError, visible
 KINDS = "fiubUS"  # of dtypes of an array to slice by, as NumPy abbreviates them
 LARGEST = 2**27  # bytes of such an array
 _MOST = 1000  # parts
-_LONGEST = 100  # characters of a name
+LONGEST = 100  # characters of the name of a part
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,8 +58,8 @@ class Slice:
                 "put them into groups, as numpy.digitize does"
             )
         parts = tuple(_text(value) for value in known)
-        if any(len(part) > _LONGEST for part in parts):
-            raise InputError(f"the slice {name!r} has a value of more than {_LONGEST} characters")
+        if any(len(part) > LONGEST for part in parts):
+            raise InputError(f"the slice {name!r} has a value of more than {LONGEST} characters")
         return cls(parts, places.reshape(-1))
 
 

@@ -14,12 +14,13 @@ import glob
 import math
 import os
 import pathlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from keras_curv.data.examples import Examples
+from keras_curv.data.slices import LONGEST
 from keras_curv.data.tf_record import MAX_RECORD, read_records
 from keras_curv.errors import InputError, about, optional_at_least, visible
 from keras_curv.saved_model.wire import varint
@@ -35,6 +36,7 @@ _FLOATS = {1: _FOUR}
 
 Shapes = Mapping[str, tuple[int, ...]]
 Defaults = Mapping[str, np.ndarray | None]
+Features = Mapping[str, tuple[int, memoryview]]
 
 
 def is_tfrecord(path: str) -> bool:
@@ -69,12 +71,15 @@ class TFExamples:
         optional_at_least(limit, 1, "the limit")
         return self if limit is None else dataclasses.replace(self, limit=limit)
 
-    def read(self, shapes: Shapes, defaults: Defaults | None = None) -> Examples:
+    def read(
+        self, shapes: Shapes, defaults: Defaults | None = None, slices: Sequence[str] = ()
+    ) -> Examples:
         """Reads the features of a model; labels are a feature `y` or `label`, one integer.
 
         Args:
             shapes: name of each feature → its shape, of floats.
             defaults: what a feature is in examples that leave it out; None: they must not.
+            slices: names of features of one number or text, to count the examples by.
 
         Raises:
             InputError: a file cannot be read, a record is no tf.Example, or a feature is missing,
@@ -84,6 +89,7 @@ class TFExamples:
         if len(paths) > _FILES:
             raise InputError(f"{self.pattern} names {len(paths)} files, at most {_FILES} are read")
         columns: dict[str, list[np.ndarray]] = {name: [] for name in shapes}
+        parts: dict[str, list[int | float | str]] = {name: [] for name in slices}
         labels: list[int | None] = []
         room = HELD // max(4 * sum(map(math.prod, shapes.values())), 1)
         for where, record in _records(paths, self.limit):
@@ -93,9 +99,13 @@ class TFExamples:
                     "files, or a limit"
                 )
             with about(where, (ValueError,)):
-                found, label = parse_example(record, shapes, defaults or {})
+                found, label, values = parse_example(record, shapes, defaults or {}, slices)
             for name, column in columns.items():
                 column.append(found[name])
+            for name, value in zip(slices, values, strict=True):
+                if parts[name] and type(parts[name][0]) is not type(value):
+                    raise InputError(f"{where}: the feature {name!r} is of another type in others")
+                parts[name].append(value)
             labels.append(label)
         if not labels:
             raise InputError(f"{self.pattern} has no records")
@@ -104,9 +114,12 @@ class TFExamples:
         x: Any = {name: np.stack(column) for name, column in columns.items()}
         x = x if len(x) > 1 else next(iter(x.values()))
         y = None if labels[0] is None else np.array(labels, np.int64)
-        examples = Examples.from_arrays(visible(pathlib.Path(self.pattern).name), x, y)
+        sliced = {name: np.array(values) for name, values in parts.items()}
+        examples = Examples.from_arrays(
+            visible(pathlib.Path(self.pattern).name), x, y, slices=sliced
+        )
         again = TFExamples(os.path.abspath(self.pattern), self.limit)
-        origin = functools.partial(again.read, dict(shapes), defaults)
+        origin = functools.partial(again.read, dict(shapes), defaults, tuple(slices))
         return dataclasses.replace(examples, path=self.pattern, origin=origin)
 
 
@@ -124,13 +137,14 @@ def _records(paths: list[str], limit: int | None) -> Iterator[tuple[str, bytes]]
 
 
 def parse_example(
-    record: bytes, shapes: Shapes, defaults: Defaults
-) -> tuple[dict[str, np.ndarray], int | None]:
-    """Returns the features of a serialized tf.Example as float32, and its label, if it has one.
+    record: bytes, shapes: Shapes, defaults: Defaults, slices: Sequence[str] = ()
+) -> tuple[dict[str, np.ndarray], int | None, list[int | float | str]]:
+    """Returns the features of a serialized tf.Example as float32, its label, if it has one, and
+    its value for each slice.
 
     Args:
         record: the tf.Example.
-        shapes, defaults: see `TFExamples.read`.
+        shapes, defaults, slices: see `TFExamples.read`.
 
     Raises:
         ValueError: it is none, or does not fit; the message names the feature.
@@ -138,14 +152,15 @@ def parse_example(
     Example:
         >>> record = bytes.fromhex("0a 0f 0a 0d 0a 01 78 12 08 12 06 0a 04 00 00 00 3f")
         >>> parse_example(record, {"x": (1,)}, {})
-        ({'x': array([0.5], dtype=float32)}, None)
+        ({'x': array([0.5], dtype=float32)}, None, [])
     """
     features = _features(memoryview(record))
     labels = [name for name in _LABELS if name in features and name not in shapes]
     if len(labels) > 1:
         raise ValueError("it has both a feature 'y' and a feature 'label'; leave one out")
     label = _label(features[labels[0]], labels[0]) if labels else None
-    return _wanted(features, shapes, defaults), label
+    values = [_slice_value(features, name) for name in slices]
+    return _wanted(features, shapes, defaults), label, values
 
 
 def parse_features(record: bytes, shapes: Shapes, defaults: Defaults) -> dict[str, np.ndarray]:
@@ -154,17 +169,14 @@ def parse_features(record: bytes, shapes: Shapes, defaults: Defaults) -> dict[st
     return _wanted(_features(memoryview(record)), shapes, defaults)
 
 
-def _wanted(
-    features: Mapping[str, tuple[int, memoryview]], shapes: Shapes, defaults: Defaults
-) -> dict[str, np.ndarray]:
+def _wanted(features: Features, shapes: Shapes, defaults: Defaults) -> dict[str, np.ndarray]:
     found = {}
     for name, shape in shapes.items():
         kind, content = features.get(name, (0, memoryview(b"")))
         if kind == 0:
             default = defaults.get(name)
             if default is None:
-                known = ", ".join(sorted(features)[:12]) or "none"
-                raise ValueError(f"it has no feature {name!r}; it has: {known}")
+                raise _missing(features, name)
             found[name] = default.astype(np.float32).reshape(shape)
             continue
         if kind != 2:
@@ -176,6 +188,29 @@ def _wanted(
             )
         found[name] = values.reshape(shape)
     return found
+
+
+def _missing(features: Features, name: str) -> ValueError:
+    known = ", ".join(sorted(features)[:12]) or "none"
+    return ValueError(f"it has no feature {name!r}; it has: {known}")
+
+
+def _slice_value(features: Features, name: str) -> int | float | str:
+    """Returns the one number or text of a feature to slice by."""
+    kind, content = features.get(name, (0, memoryview(b"")))
+    if kind == 0:
+        raise _missing(features, name)
+    values: list[Any]
+    if kind == 1:
+        values = [bytes(text) for _, text in _fields(content, _ONE, [_PARTS])]
+        if len(values) == 1 and len(values[0]) <= 4 * LONGEST:
+            return values[0].decode("utf-8", "backslashreplace")
+    elif len(values := _floats(content).tolist() if kind == 2 else _integers(content)) == 1:
+        return values[0]
+    raise ValueError(
+        f"the feature {name!r} is a slice, and must be one number, or text of at most {LONGEST} "
+        "characters"
+    )
 
 
 def _features(example: memoryview) -> dict[str, tuple[int, memoryview]]:
@@ -243,17 +278,33 @@ def _floats(content: memoryview) -> np.ndarray:
     return np.frombuffer(b"".join(pieces), "<f4").astype(np.float32)
 
 
+def _integers(content: memoryview) -> list[int]:
+    """Returns the integers of a list, packed or not; of more than two, two."""
+    values: list[int] = []
+    place = 0
+    while place < len(content) and len(values) < 2:
+        tag, place = varint(content, place)
+        if tag == 8 | _BYTES:
+            size, place = varint(content, place)
+            stop = place + size
+        elif tag == 8 | _VARINT:
+            _, stop = varint(content, place)
+        else:
+            raise ValueError("it is no tf.Example: it has a field that none has")
+        while place < stop and len(values) < 2:
+            number, place = varint(content, place)
+            values.append((number + 2**63) % 2**64 - 2**63)
+        if len(values) < 2 and place != stop:
+            raise ValueError("it is no tf.Example: a list of integers is cut off")
+    return values
+
+
 def _label(feature: tuple[int, memoryview], name: str) -> int:
     """Returns the one integer of a feature."""
     kind, content = feature
     with contextlib.suppress(ValueError):
         if kind == 3:
-            tag, place = varint(content, 0)
-            end = len(content)
-            if tag == 8 | _BYTES:
-                size, place = varint(content, place)
-                end = place + size
-            number, last = varint(content, place)
-            if tag in (8 | _VARINT, 8 | _BYTES) and last == end == len(content) and number < 2**63:
-                return number
+            values = _integers(content)
+            if len(values) == 1 and values[0] >= 0:
+                return values[0]
     raise ValueError(f"the feature {name!r} is the label, and must be one integer, at least 0")

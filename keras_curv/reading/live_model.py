@@ -99,7 +99,8 @@ def answer(
     if where:
         raise InputError(
             f"{source}: once exported it answers otherwise than at inference ({where}): a layer is "
-            "called with training=True, or takes that for its default; build it without"
+            "called with training=True, or takes that for its default, as layers that augment "
+            "images do; build the model that is served without it"
         )
     if found.cut is None:
         return found

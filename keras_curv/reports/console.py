@@ -157,7 +157,10 @@ def progress_bar(total: int, done: int, *, visible: bool) -> Iterator[Callable[[
         yield lambda count: None
         return
     if not _is_watched(console):
-        yield _Lines(total, done).advance
+        with working(
+            f"certifying {total - done:,} examples", visible=True
+        ):  # the first may be slow
+            yield _Lines(total, done).advance
         return
     # The bar moves by the batch, which a slow model may take minutes for; the spinner and the clock
     # say that it is at work.

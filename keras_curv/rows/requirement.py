@@ -48,7 +48,7 @@ class Requirement(NamedTuple):
         what = f"the requirement {str(given)!r}"
         found = _FORM.fullmatch(str(given))
         try:
-            if found is None or found["slice"] == "lower":
+            if found is None or found["slice"] == "lower" or _is_number(found["slice"] or ""):
                 raise ValueError("neither")
             share = parse_number(found["fraction"])
             at = parse_number(found["radius"]) if found["radius"] else None
@@ -79,3 +79,12 @@ def parse_requirements(
         return ()
     listed = [given] if isinstance(given, (str, int, float)) else given
     return tuple(Requirement.parse(one) for one in listed)
+
+
+def _is_number(name: str) -> bool:
+    """Returns whether a slice would be called like a radius, as in 0.5:0.9 for 0.5=0.9."""
+    try:
+        parse_number(name)
+    except ValueError:
+        return False
+    return True

@@ -130,7 +130,8 @@ class ExampleJob(Job):
             method, guarantee, search = "smoothing", "probabilistic", dataclasses.asdict(smoothing)
         self.served = served = certifier.served
         if isinstance(examples, TFExamples):
-            examples = examples.read(served.inputs.shapes, served.defaults)
+            names = [name for name in options.sliced if name != BY_CLASS]
+            examples = examples.read(served.inputs.shapes, served.defaults, names)
         if examples.reshapable and not _takes_labels(options, self._network):
             examples = examples.unlabelled()  # a named data set is as it is
         _require_labels(examples, options, self._network)
@@ -279,7 +280,7 @@ class ExampleJob(Job):
             known = ", ".join([BY_CLASS, *self.examples.slices])
             raise InputError(
                 f"{self.examples.name} has no slice {name!r}; it has: {known}. Others are arrays "
-                "of an .npz file, or are given to Examples.from_arrays"
+                "of an .npz file, features of TFRecords, or given to Examples.from_arrays"
             )
         return lambda row: found.parts[found.places[row.index]]
 

@@ -48,8 +48,8 @@ class RunOptions(ProofOptions):
             0.25; 0.25=lower:0.95 of the lower end of the confidence interval there;
             class:0.25=0.8 in every class, or in every part of another slice. May be several.
         slices: what to count examples by, beside all together: class, which is the label, or
-            without labels the prediction; or the name of an array of the file of inputs, with one
-            value for each example.
+            without labels the prediction; or the name of an array of the file of inputs, or of a
+            feature of its tf.Examples, with one value for each example.
         confidence: confidence of the Clopper-Pearson intervals of certified accuracy.
         baseline: another model, usually the one in service, for which the same examples are
             certified too; reports which ones it certifies and the model does not, or for another

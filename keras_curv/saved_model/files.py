@@ -136,7 +136,9 @@ def resolve_directory(path: pathlib.Path) -> pathlib.Path:
         InputError: there is none.
     """
     if not path.exists():
-        raise InputError(f"{path} does not exist; give the directory of a SavedModel")
+        raise InputError(
+            f"{path} does not exist; give the directory of a SavedModel, or a .keras file"
+        )
     if path.is_file():
         hint = ""
         if is_keras_file(path):

@@ -99,7 +99,7 @@ def test_what_is_left_out_is_its_default():
     default = np.array([7.0, 8.0], np.float32)
     specs = {"b": tf.io.FixedLenFeature([2], tf.float32, default_value=default)}
     for record in (example(a=[1.0]), _features(_entry(b"b", b"")), b""):
-        found, _ = parse_example(record, {"b": (2,)}, {"b": default})
+        found, *_ = parse_example(record, {"b": (2,)}, {"b": default})
         theirs = tf.io.parse_single_example(record, specs)
         assert found["b"].tolist() == theirs["b"].numpy().tolist() == [7.0, 8.0]
 
@@ -108,6 +108,42 @@ ONE = _message(2, _message(1, struct.pack("<f", 1.0)))
 NEST = b""
 for _ in range(2000):
     NEST = _message(1, NEST)
+
+
+def test_slices_by_features(tmp_path):
+    """Integers below 0, text of any script, floats; the parts are there again for a worker."""
+    north = example(a=[1.0], site=[-7], shift=["Früh".encode()], gain=[0.1], rest=[1, 2])
+    south = example(a=[2.0], site=[2**40], shift=[b""], gain=[0.5])
+    path = write(tmp_path / "x.tfrecord", north, south, north)
+    found = TFExamples(path).limited(2).read({"a": (1,)}, slices=["site", "shift", "gain"])
+    parts = {name: part.parts for name, part in found.slices.items()}
+    gain = (str(np.float64(np.float32(0.1))), "0.5")
+    assert parts == {"site": ("-7", str(2**40)), "shift": ("(empty)", "Früh"), "gain": gain}
+    assert found.origin().slices["shift"].places.tolist() == [1, 0]
+
+
+NO_SLICES = {
+    "none": ("other", example(x=[1.0]), "no feature 'other'; it has: x"),
+    "several": ("n", example(x=[1.0], n=[1, 2]), "must be one number, or text"),
+    "empty": ("n", example(x=[1.0], n=[]), "must be one number, or text"),
+    "long": ("n", example(x=[1.0], n=[b"a" * 401]), "at most 100 characters"),
+    "another type": ("n", example(x=[1.0], n=[b"1"]), "of another type in others"),
+    "cut off": (
+        "n",
+        _features(_entry(b"x", ONE), _entry(b"n", _message(3, b"\x0a\x01\x81\x01"))),
+        "is no tf.Example",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", NO_SLICES)
+def test_features_that_are_no_slice_are_refused(case, tmp_path):
+    name, record, words = NO_SLICES[case]
+    path = write(tmp_path / "x.tfrecord", example(x=[1.0], n=[1], other=[1]), record)
+    with pytest.raises(InputError, match=words) as caught:
+        TFExamples(path).read({"x": (1,)}, slices=[name])
+    assert "x.tfrecord: record 1" in str(caught.value)
+
 
 HOSTILE = {
     "cut off": (GOOD[:-1], "beyond its end"),
@@ -183,7 +219,7 @@ def test_a_wrong_check_and_no_file(tmp_path):
 @given(st.binary(max_size=60))
 def test_no_bytes_end_otherwise_than_in_an_error_of_ours(record):
     try:
-        found, _ = parse_example(record, {"x": (1,)}, {})
+        found, *_ = parse_example(record, {"x": (1,)}, {})
         assert found["x"].shape == (1,)
     except ValueError:
         pass
@@ -195,7 +231,7 @@ def test_whatever_is_read_is_what_tensorflow_reads(place, byte):
     changed = bytearray(GOOD)
     changed[place] = byte
     try:
-        found, _ = parse_example(bytes(changed), SHAPES, {})
+        found, *_ = parse_example(bytes(changed), SHAPES, {})
     except ValueError:
         return
     specs = {name: tf.io.FixedLenFeature(shape, tf.float32) for name, shape in SHAPES.items()}

@@ -121,8 +121,9 @@ def test_a_file_of_records_is_certified_as_arrays_are(path, x, script, capfd, tm
     rows = [(tmp_path / f"x.{kind}.csv").read_bytes() for kind in ("tfrecord", "npz")]
     assert rows[0] == rows[1] and rows[0].count(b"\n") == 6
     files = "--inputs", tmp_path / "x.tfrecord", "--limit", "2"
-    code, out, _ = call(script, capfd, "--saved_model", path, "--method", "crc", *files)
-    assert code == 0 and "2 examples (" in out
+    gate = "--slice", "unused", "--require", "unused:0.01=1"
+    code, out, _ = call(script, capfd, "--saved_model", path, "--method", "crc", *files, *gate)
+    assert code == 3 and "2 examples (" in out and "Certified, by unused" in out
 
 
 def test_integers_are_refused_with_a_cut(path):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from keras_curv.reports import console
@@ -44,6 +46,14 @@ def test_a_log_has_no_more_than_a_hundred_lines(clock, capsys):
     assert (
         lines[-1] == "certifying: 9,900 of 10,000 examples in 6 days, 20:59:00, about 1:39:59 left"
     )
+
+
+def test_a_slow_first_batch_is_told_of(monkeypatch, capsys):
+    monkeypatch.setattr(console, "_LINE_AFTER", 0.0)
+    with console.progress_bar(40, 0, visible=True):
+        for thread in [t for t in threading.enumerate() if isinstance(t, threading.Timer)]:
+            thread.join()
+    assert _told(capsys) == ["certifying 40 examples"]
 
 
 def test_nothing_is_told_where_it_is_not_asked_for(clock, capsys):

@@ -36,7 +36,8 @@ def local(tmp_path_factory):
     model.export(folder / "model", verbose=False)
     rng = np.random.default_rng(0)
     x = rng.normal(size=(COUNT, 5)).astype(np.float32)
-    np.savez(folder / "x.npz", x=x, y=rng.integers(0, 4, COUNT))
+    site = np.arange(COUNT) % 3
+    np.savez(folder / "x.npz", x=x, y=rng.integers(0, 4, COUNT), site=site)
     certify(folder, folder / "rows.csv", rivals="random", seed=3)
     return folder
 
@@ -244,14 +245,15 @@ def test_what_is_in_memory_only_cannot_be_sent(local, tmp_path):
     assert not output.exists()
 
 
-def test_the_command_line(script, capfd, local, tmp_path):
+def test_the_command_line_and_its_verdict(script, capfd, local, tmp_path):
     words = ("--saved_model", local / "model", "--inputs", local / "x.npz", "--method", "lipschitz")
     outputs = [tmp_path / "a.csv", tmp_path / "b.csv"]
+    words += ("--slice", "site", "--require", "0.01=lower:0.02", "--require", "site:0.01=0.99")
     runner = ("--runner", "DirectRunner", "--beam_option", "direct_num_workers=1")
     shown = []
     for output, more in zip(outputs, ((), runner), strict=True):
         code, out, err = call(script, capfd, *words, *more, "--output", output)
-        assert code == 0 and err == ""
+        assert code == 3 and err == "" and out.startswith("FAILED: 1 of 2 ") and "by site" in out
         shown.append(re.sub(r"[\d.]+ s,", "", out))
     assert outputs[0].read_bytes() == outputs[1].read_bytes() and shown[0] == shown[1]
 

@@ -37,7 +37,10 @@ def _cast(node: NodeDef, value: Value) -> Value:
         if value.dtype == np.bool_:
             raise InputError("truth values are no numbers here")
         return value.astype(object)  # Python's integers never wrap around; see `registry.py`
-    raise InputError(f"a cast to {target.name} rounds; use float32 or float64 throughout")
+    raise InputError(
+        f"a cast to {target.name} rounds; use float32 throughout: build a model of mixed precision "
+        "again under the policy float32, and give it the same weights"
+    )
 
 
 def _float_of(integers: np.ndarray) -> Ball:
