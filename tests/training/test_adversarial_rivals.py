@@ -175,6 +175,7 @@ def _trained(kind, **compiled):
 
 
 @pytest.mark.parametrize(("kind", "compiled"), [("pgd", {}), ("trades", {"jit_compile": True})])
+@pytest.mark.slow
 def test_compiled_and_eager_are_the_same(kind, compiled, fixed_start):
     _, expected = _trained(kind)
     _, history = _trained(kind, run_eagerly=False, **compiled)

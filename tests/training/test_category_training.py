@@ -69,6 +69,7 @@ def test_attacks_begin_at_the_worst_categories(property):
     assert np.all(least[2] <= least[1] + 0.05) and np.mean(least[2]) < np.mean(least[1])
 
 
+@pytest.mark.slow
 def test_the_metric_foretells_the_certificates():
     """Training under the threat certifies more than plain training, which trusts categories."""
     x, y = _data(240)

@@ -121,6 +121,7 @@ def test_projections_are_new_in_every_step_and_the_same_in_evaluation():
     assert fit(other, x, y)["loss"][0] != losses[0]
 
 
+@pytest.mark.slow
 def test_compiled_by_xla():
     x, y = data(8)
     options = {"ramp_steps": 4, "projections": None}

@@ -149,6 +149,7 @@ def test_each_step_has_noise_of_its_own_and_evaluation_the_same():
 @pytest.mark.parametrize(
     ("kind", "compiled"), [("adversarial", {"jit_compile": True}), ("two classes", {})]
 )
+@pytest.mark.slow
 def test_compiled_and_eager(kind, compiled):
     x, y = data(8)
     plain = _model(kind)

@@ -140,6 +140,7 @@ def test_convolutions(tmp_path):
     assert Recipe(**json.loads((tmp_path / "model" / "recipe.json").read_text())) == chosen
 
 
+@pytest.mark.slow
 def test_what_is_trained_behind_a_trunk_is_certified_in_two_stages(tmp_path):
     options = {"filters": (3,), "strides": 1, "kernel_size": 2, "epochs": 1, "jit": False}
     chosen = Recipe(trunk=1, layers=1, activation="sparse_plus", **options)

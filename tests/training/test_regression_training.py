@@ -114,6 +114,7 @@ def test_weights_by_feature_are_those_of_a_scaled_kernel():
     np.testing.assert_allclose(gradient, SCALE[:, None] * scaled, rtol=1e-2, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_the_metric_foretells_the_certificates():
     """It grows with training, in graph as Keras runs it."""
     (x, y), options = _data(count=200), {"threat": THREATS["box"], "property": "interval:0.25"}

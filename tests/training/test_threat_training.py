@@ -131,6 +131,7 @@ def test_attacks_obey_the_threat(kind):
     ],
     ids=["box", "harmful", "top_k"],
 )
+@pytest.mark.slow
 def test_the_metric_foretells_the_certificates(options):
     """`certified` is what is certified at that radius, but for its estimate of κ; and it grows."""
     x, y = _data(240)

@@ -176,6 +176,7 @@ def test_dropout_acts_on_attacked_points_alone():
         np.testing.assert_array_equal(plain, model(x, attacked=attacked))
 
 
+@pytest.mark.slow
 def test_numbers_are_trained_behind_a_trunk():
     x, y = _data()
     model = CRTRegressor(_base(*trunk_layers(1, IMAGE), classes=1), 0.1, property="interval:0.5")
