@@ -129,6 +129,31 @@ class Certificates:
         """
         return certified_fraction(self.radius, radius)
 
+    def summary(self, radii: Any = (0.1, 0.25, 0.5, 1.0)) -> dict[str, Any]:
+        """Returns counts and figures by the names that they have in the summary of a run.
+
+        Args:
+            radii: at which to give the certified accuracy.
+
+        Example:
+            >>> from keras_curv import certify, data
+            >>> x, y = data.load_all("digits")
+            >>> found = certify("saved_models/digits", x[:4], y[:4], method="crc").summary([0.25])
+            >>> found["statuses"], found["certified_accuracy"]
+            ({'CERTIFIED': 3, 'MISCLASSIFIED': 1}, {'0.25': 0.75})
+        """
+        counts = collections.Counter(Status(status).name for status in self.status)
+        known = np.isin(self.status, [Status[name] for name in CORRECT])
+        proved = np.sort(self.radius[known])
+        return {
+            "examples": len(self),
+            "statuses": dict(counts.most_common()),
+            "certified_accuracy": {str(r): self.certified_accuracy(r) for r in radii_of(radii)},
+            "mean_radius": float(proved.mean()) if len(proved) else None,
+            "median_radius": float(np.median(proved)) if len(proved) else None,
+            "methods": dict(collections.Counter(m for m in self.method.tolist() if m)),
+        }
+
     def to_pandas(self) -> pd.DataFrame:
         """Returns a table with a row for each example and a column for each attribute.
 

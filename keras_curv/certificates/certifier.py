@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -33,6 +32,7 @@ from keras_curv.network.products import float32_keeps_digits
 from keras_curv.numerics.rounding import up
 from keras_curv.options import accepts
 from keras_curv.process import certifying
+from keras_curv.progress import in_notebook, progress_bar
 from keras_curv.reading import served_model
 from keras_curv.reading.served_inputs import ServedInputs
 from keras_curv.threats.norms import NORMS, farthest
@@ -53,11 +53,16 @@ class Certifier:
             `.h5` file, or a built Keras model. A live model is read as it is now; train on, and
             read it again.
         columns: names of the features of a model with one input, as of a DataFrame, by which a
-            threat may name them; features of several inputs have the names of the inputs.
+            threat may name them; those of several inputs, or behind a cut, have names of their own.
         decide: radii at which alone the answer matters; None asks for the largest radius. An
             example is done once each of them is proved or refuted. The radius that is returned is
             proved all the same, and exceeds those of `decide` that the method can prove.
         {options}
+
+    Attributes:
+        served: the model, as it is read.
+        threat: the threat, with indices in place of names.
+        fixed: names of inputs that are no floats beside others that are, and so held fixed.
 
     Raises:
         InputError: see `keras_curv.read`, `choose_method` and `Float32Error`.
@@ -85,8 +90,14 @@ class Certifier:
             model, asked.signature, output_name=asked.output_name, scores=True, cut=asked.cut
         )
         self._guarantee = asked.guarantee
-        self.threat = self.threat.located(_places(self.served, columns))
-        dim = self.served.network.dim
+        places, dim = self.served.places(columns), self.served.network.dim
+        fixed = [places[name].reshape(-1) for name in self.served.inputs.fixed]
+        self.threat = self.threat.located(places)
+        self.threat = self.threat.holding(np.concatenate([np.zeros(0, int), *fixed]), dim)
+        held = self.threat.factors(dim)[1]
+        if self.threat.categories is not None:
+            held = held & ~self.threat.categories.of(np.zeros(dim, bool))
+        self.fixed = tuple(n for n in self.served.inputs.fixed if held[places[n]].any())
         network = self.property.network(self.served.network, self.served.head)
         network = self.threat.network(network, dim)
         error = no_error
@@ -222,12 +233,14 @@ class Certifier:
         rivals: str = "all",
         seed: int = 0,
         batch_size: int | None = None,
+        progress: bool | None = None,
     ) -> Certificates:
         """Certifies any number of examples, a batch at a time; see `certify`.
 
         Args:
             x, y: as in `certify`; x may also be a `tf.data.Dataset`, of x or of (x, y).
             batch_size: examples at a time; None chooses by the size of the network.
+            progress: whether to show a bar; None: in a notebook.
         """
         if isinstance(x, tf.data.Dataset):
             if y is not None:
@@ -238,16 +251,14 @@ class Certifier:
             raise InputError(f"y must be of shape {x.shape[:1]}. Received: {np.shape(y)}")
         optional_at_least(batch_size, 1, "batch_size")
         size = batch_size or self.batch_size(rivals)
-        parts = [
-            self._certified(
-                x[start : start + size],
-                None if y is None else np.asarray(y)[start : start + size],
-                rivals=rivals,
-                seed=seed,
-                first_index=start,
-            )
-            for start in range(0, max(len(x), 1), size)
-        ]
+        parts, shown = [], in_notebook() if progress is None else progress
+        with progress_bar(len(x), 0, visible=shown) as advance:
+            for start in range(0, max(len(x), 1), size):
+                some = slice(start, start + size)
+                known = None if y is None else np.asarray(y)[some]
+                how: dict[str, Any] = {"rivals": rivals, "seed": seed, "first_index": start}
+                parts.append(self._certified(x[some], known, **how))
+                advance(len(x[some]))
         return Certificates.joined(parts)
 
     def batch_size(self, rivals: str = "all") -> int:
@@ -270,6 +281,7 @@ def certify(
     rivals: str = "all",
     batch_size: int | None = None,
     seed: int = 0,
+    progress: bool | None = None,
     **options: Any,
 ) -> Certificates:
     """Proves, for each input, an l2 radius within which the prediction cannot change.
@@ -292,6 +304,7 @@ def certify(
             protocols of the paper's tables.
         batch_size: examples at a time; None chooses by the size of the network.
         seed: for random rivals.
+        progress: whether to show a bar on stderr; None: in a notebook.
         {options}
 
     Returns:
@@ -314,18 +327,8 @@ def certify(
         return certify_smoothed(model, x, y, seed=seed, batch_size=batch_size, **options)
     columns = [*x.columns] if is_table(x) else []
     certifier = Certifier(model, columns=columns, decide=decide, **options)
-    return certifier.certify_all(x, y, rivals=rivals, seed=seed, batch_size=batch_size)
-
-
-def _places(served: served_model.ServedModel, columns: Sequence[str]) -> dict[str, np.ndarray]:
-    """Returns name → indices of the features that have names."""
-    if served.before is not None:
-        return {}
-    if len(served.inputs.shapes) == 1:
-        return {str(name): np.array([i]) for i, name in enumerate(columns)}
-    sizes = [math.prod(shape) for shape in served.inputs.shapes.values()]
-    ends = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1])
-    return dict(zip(served.inputs.shapes, ends, strict=True))
+    how: dict[str, Any] = {"rivals": rivals, "seed": seed, "progress": progress}
+    return certifier.certify_all(x, y, batch_size=batch_size, **how)
 
 
 def _radii_to_decide(decide: Sequence[float] | None) -> tuple[float, ...]:

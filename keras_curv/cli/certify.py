@@ -199,6 +199,7 @@ def certify_examples() -> dict:
     with loading():
         from keras_curv import data
         from keras_curv.data.tf_examples import is_tfrecord
+        from keras_curv.reading.served_model import read
         from keras_curv.runs.certify_examples import certify_examples
 
     chosen = chosen_options(ExampleOptions)
@@ -215,7 +216,12 @@ def certify_examples() -> dict:
         examples = data.TFExamples(FLAGS.inputs)
     else:
         arrays = [name for name in options.sliced if name != "class"]
-        examples = data.load_npz(FLAGS.inputs, FLAGS.limit, arrays)
+        inputs: list[str] = []
+        if data.beside_x(FLAGS.inputs, arrays):  # which may be one input of several
+            asked = COMMAND.values("signature", "output_name", "cut")
+            inputs = [*read(FLAGS.saved_model, scores=True, **asked).inputs.specs]
+        named = inputs if len(inputs) > 1 and "x" in inputs else ()
+        examples = data.load_npz(FLAGS.inputs, FLAGS.limit, arrays, named)
     return certify_examples(FLAGS.saved_model, examples.limited(FLAGS.limit), options)
 
 

@@ -2,7 +2,7 @@
 
 from keras_curv.data.datasets import DATASETS, load, load_all
 from keras_curv.data.examples import Examples
-from keras_curv.data.npz import load_npz
+from keras_curv.data.npz import beside_x, load_npz
 from keras_curv.data.tf_examples import TFExamples
 
-__all__ = ["DATASETS", "Examples", "TFExamples", "load", "load_all", "load_npz"]
+__all__ = ["DATASETS", "Examples", "TFExamples", "beside_x", "load", "load_all", "load_npz"]

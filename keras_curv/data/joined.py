@@ -9,6 +9,8 @@ import numpy as np
 
 from keras_curv.errors import InputError
 
+_EXACT = 2**53  # the largest integer up to which float64 has all
+
 
 class Shaped(Protocol):
     """An array, or the description of one."""
@@ -26,7 +28,7 @@ def joined(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
     """Returns each example as one vector: its arrays, flattened, in the order of names, sorted.
 
     Args:
-        arrays: `(n, …)` of numbers, of one dtype.
+        arrays: `(n, …)` of numbers; of several dtypes the result is of one that holds them all.
 
     Raises:
         InputError: they do not fit together.
@@ -37,15 +39,30 @@ def joined(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
                [1., 1., 0., 0., 0.]])
     """
     require_joinable("x", arrays)
+    kind = dtype_of(arrays)
+    for name, array in arrays.items():
+        wide = kind.kind == "f" and array.dtype.kind in "iu" and array.dtype.itemsize > 4
+        if wide and np.any((array > _EXACT) | (array < -_EXACT)):
+            raise InputError(f"x: {name!r} has integers beyond 2⁵³, which no float64 holds")
     parts = [arrays[name].reshape(len(arrays[name]), -1) for name in sorted(arrays)]
-    return np.concatenate(parts, axis=1)
+    return np.concatenate([part.astype(kind, copy=False) for part in parts], axis=1)
+
+
+def dtype_of(arrays: Mapping[str, Shaped]) -> np.dtype:
+    """Returns the dtype of arrays when they are joined.
+
+    Example:
+        >>> dtype_of({"a": np.zeros(1, np.float32), "b": np.zeros(1, np.int32)}).name
+        'float64'
+    """
+    return np.result_type(*(array.dtype.newbyteorder("=") for array in arrays.values()))
 
 
 def require_joinable(source: str, arrays: Mapping[str, Shaped]) -> None:
-    """Refuses arrays that are not of the same examples, or whose numbers differ in kind.
+    """Refuses arrays that are not of the same examples, or hold no numbers.
 
     Raises:
-        InputError: two differ in the number of examples or in dtype, or one holds no numbers.
+        InputError: two differ in the number of examples, or one holds no numbers.
     """
     if not arrays:
         raise InputError(f"{source}: there is no array")
@@ -61,9 +78,4 @@ def require_joinable(source: str, arrays: Mapping[str, Shaped]) -> None:
             raise InputError(
                 f"{source}: {first!r} has {one.shape[0]} examples, but {name!r} has "
                 f"{other.shape[0]}"
-            )
-        if one.dtype.newbyteorder("=") != other.dtype.newbyteorder("="):
-            raise InputError(
-                f"{source}: {first!r} is {one.dtype.name}, but {name!r} is {other.dtype.name}; "
-                "give all inputs in one dtype"
             )

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from keras_curv.data.examples import Examples, as_labels, require_fitting
-from keras_curv.data.joined import joined, require_joinable
+from keras_curv.data.joined import dtype_of, joined, require_joinable
 from keras_curv.data.slices import KINDS, LARGEST, Slice
 from keras_curv.errors import InputError, visible
 from keras_curv.npz_file import NpzFile, StoredArray
@@ -31,7 +31,12 @@ _INSTEAD = {
 }
 
 
-def load_npz(path: str, limit: int | None = None, slices: Sequence[str] = ()) -> Examples:
+def load_npz(
+    path: str,
+    limit: int | None = None,
+    slices: Sequence[str] = (),
+    inputs: Sequence[str] = (),
+) -> Examples:
     """Reads the arrays `x`, and `y` if there are labels, of an `.npz` file.
 
     Where there is no `x`, each array but `y` is one of several inputs, by its name. An array to
@@ -42,6 +47,7 @@ def load_npz(path: str, limit: int | None = None, slices: Sequence[str] = ()) ->
             is meanwhile.
         limit: only the first so many; of a large file, no more is read.
         slices: names of arrays of one value for each example, to count the examples by.
+        inputs: names of the arrays that are inputs, where `x` is one of several.
 
     Raises:
         InputError: there is no such file, it is no npz file, it has neither an array `x` nor
@@ -60,9 +66,9 @@ def load_npz(path: str, limit: int | None = None, slices: Sequence[str] = ()) ->
         state = _state(path)
         with NpzFile(path) as file:
             parts = {name: _described_slice(path, file, name) for name in slices}
-            x, y = _inputs(path, file, parts), file.described("y")
-            inputs = None if "x" in x else {name: array.shape[1:] for name, array in x.items()}
-            known = x["x"] if inputs is None else _as_one(path, x)
+            x, y = _inputs(path, file, parts, inputs), file.described("y")
+            alone = [*x] == ["x"]
+            known = x["x"] if alone else _as_one(path, x)
             require_fitting(path, known, y)
             arrays = [*x.values(), *([] if y is None else [y])]
             count = known.shape[0]
@@ -74,8 +80,8 @@ def load_npz(path: str, limit: int | None = None, slices: Sequence[str] = ()) ->
             if sum(array.size for array in arrays) <= IN_MEMORY:
                 whole = {name: file.whole(array) for name, array in x.items()}
                 labels = None if y is None else file.whole(y)
-                held = Examples.from_arrays(path, whole.get("x", whole), labels)
-                return _named(held, path, limit, sliced)
+                held = Examples.from_arrays(path, whole["x"] if alone else whole, labels)
+                return _named(held, path, limit, sliced, inputs)
             _require_stored(arrays, count, file.size)
             fingerprint = _fingerprint(file, arrays, count)
 
@@ -88,11 +94,29 @@ def load_npz(path: str, limit: int | None = None, slices: Sequence[str] = ()) ->
                 *(file.rows(array, size, start, count) for array in x.values()), strict=True
             )
             for part, label in zip(parts, labels, strict=False):
-                held = part[0] if inputs is None else joined(dict(zip(inputs, part, strict=True)))
+                held = part[0] if alone else joined(dict(zip(x, part, strict=True)))
                 yield held, None if label is None else as_labels(label)
 
-    examples = Examples(path, count, known.shape[1:], batches, fingerprint, inputs=inputs)
-    return _named(examples, path, limit, sliced)
+    shapes = None if alone else {name: array.shape[1:] for name, array in x.items()}
+    examples = Examples(path, count, known.shape[1:], batches, fingerprint, inputs=shapes)
+    return _named(examples, path, limit, sliced, inputs)
+
+
+def beside_x(path: str, slices: Sequence[str] = ()) -> list[str]:
+    """Returns the names of arrays that an `.npz` file has beside an array `x`, but for labels.
+
+    Raises:
+        InputError: it cannot be read.
+
+    Example:
+        >>> import tempfile
+        >>> path = tempfile.mkdtemp() + "/x.npz"
+        >>> np.savez(path, x=np.zeros((3, 2)), kind=np.zeros((3, 1), int), y=np.zeros(3))
+        >>> beside_x(path)
+        ['kind']
+    """
+    with _readable(path), NpzFile(path) as file:
+        return sorted({*file.names} - {"x", "y", *slices}) if "x" in file.names else []
 
 
 def _described_slice(path: str, file: NpzFile, name: str) -> StoredArray:
@@ -108,8 +132,17 @@ def _described_slice(path: str, file: NpzFile, name: str) -> StoredArray:
     return array
 
 
-def _inputs(path: str, file: NpzFile, slices: dict[str, StoredArray]) -> dict[str, StoredArray]:
+def _inputs(
+    path: str, file: NpzFile, slices: dict[str, StoredArray], inputs: Sequence[str]
+) -> dict[str, StoredArray]:
     """Returns the array `x`, or without one the other arrays, each an input by its name."""
+    if missing := {*inputs} - {*file.names}:
+        raise InputError(
+            f"{path} has no array {min(missing)!r}; it has: {', '.join(file.names[:99])}"
+        )
+    if inputs:
+        found = {name: file.described(name) for name in sorted(inputs)}
+        return {name: array for name, array in found.items() if array is not None}
     names = ["x"] if "x" in file.names else sorted({*file.names} - {"y", *slices})
     if names != ["x"]:
         dtypes = {array.dtype for name in names if (array := file.described(name))}
@@ -121,8 +154,7 @@ def _inputs(path: str, file: NpzFile, slices: dict[str, StoredArray]) -> dict[st
     if names == ["x"] and others and "y" not in others:
         raise InputError(
             f"{path} has x and {', '.join(others[:99])}, but no 'y'; call the labels y, or leave "
-            "out what is not x; of a model with an input x beside others, store all inputs as one "
-            "array x, each flattened, joined in the order of their names"
+            "out what is not x; of a model with an input x beside others, name all: inputs=[…]"
         )
     described = {name: file.described(name) for name in names}
     return {name: array for name, array in described.items() if array is not None}
@@ -138,15 +170,23 @@ def _as_one(path: str, arrays: dict[str, StoredArray]) -> StoredArray:
     )
     first, *_ = arrays.values()
     total = sum(math.prod(array.shape[1:]) for array in arrays.values())
-    return first._replace(shape=(first.shape[0], total))
+    return first._replace(shape=(first.shape[0], total), dtype=dtype_of(arrays))
 
 
-def _named(examples: Examples, path: str, limit: int | None, slices: dict[str, Slice]) -> Examples:
+def _named(
+    examples: Examples,
+    path: str,
+    limit: int | None,
+    slices: dict[str, Slice],
+    inputs: Sequence[str],
+) -> Examples:
     return dataclasses.replace(
         examples,
         name=visible(pathlib.Path(path).name),
         path=path,
-        origin=functools.partial(load_npz, os.path.abspath(path), limit, tuple(slices)),
+        origin=functools.partial(
+            load_npz, os.path.abspath(path), limit, tuple(slices), tuple(inputs)
+        ),
         slices=slices,
     ).limited(limit)
 

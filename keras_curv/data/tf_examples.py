@@ -14,7 +14,7 @@ import glob
 import math
 import os
 import pathlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -72,14 +72,19 @@ class TFExamples:
         return self if limit is None else dataclasses.replace(self, limit=limit)
 
     def read(
-        self, shapes: Shapes, defaults: Defaults | None = None, slices: Sequence[str] = ()
+        self,
+        shapes: Shapes,
+        defaults: Defaults | None = None,
+        slices: Sequence[str] = (),
+        integers: Collection[str] = (),
     ) -> Examples:
         """Reads the features of a model; labels are a feature `y` or `label`, one integer.
 
         Args:
-            shapes: name of each feature → its shape, of floats.
+            shapes: name of each feature → its shape.
             defaults: what a feature is in examples that leave it out; None: they must not.
             slices: names of features of one number or text, to count the examples by.
+            integers: names of those that are integers; the others are floats.
 
         Raises:
             InputError: a file cannot be read, a record is no tf.Example, or a feature is missing,
@@ -99,7 +104,8 @@ class TFExamples:
                     "files, or a limit"
                 )
             with about(where, (ValueError,)):
-                found, label, values = parse_example(record, shapes, defaults or {}, slices)
+                known = shapes, defaults or {}, slices, integers
+                found, label, values = parse_example(record, *known)
             for name, column in columns.items():
                 column.append(found[name])
             for name, value in zip(slices, values, strict=True):
@@ -119,7 +125,8 @@ class TFExamples:
             visible(pathlib.Path(self.pattern).name), x, y, slices=sliced
         )
         again = TFExamples(os.path.abspath(self.pattern), self.limit)
-        origin = functools.partial(again.read, dict(shapes), defaults, tuple(slices))
+        args = dict(shapes), defaults, tuple(slices), tuple(integers)
+        origin = functools.partial(again.read, *args)
         return dataclasses.replace(examples, path=self.pattern, origin=origin)
 
 
@@ -137,14 +144,18 @@ def _records(paths: list[str], limit: int | None) -> Iterator[tuple[str, bytes]]
 
 
 def parse_example(
-    record: bytes, shapes: Shapes, defaults: Defaults, slices: Sequence[str] = ()
+    record: bytes,
+    shapes: Shapes,
+    defaults: Defaults,
+    slices: Sequence[str] = (),
+    integers: Collection[str] = (),
 ) -> tuple[dict[str, np.ndarray], int | None, list[int | float | str]]:
-    """Returns the features of a serialized tf.Example as float32, its label, if it has one, and
-    its value for each slice.
+    """Returns the features of a serialized tf.Example as float32 or int64, its label, if it has
+    one, and its value for each slice.
 
     Args:
         record: the tf.Example.
-        shapes, defaults, slices: see `TFExamples.read`.
+        shapes, defaults, slices, integers: see `TFExamples.read`.
 
     Raises:
         ValueError: it is none, or does not fit; the message names the feature.
@@ -160,16 +171,20 @@ def parse_example(
         raise ValueError("it has both a feature 'y' and a feature 'label'; leave one out")
     label = _label(features[labels[0]], labels[0]) if labels else None
     values = [_slice_value(features, name) for name in slices]
-    return _wanted(features, shapes, defaults), label, values
+    return _wanted(features, shapes, defaults, integers), label, values
 
 
-def parse_features(record: bytes, shapes: Shapes, defaults: Defaults) -> dict[str, np.ndarray]:
+def parse_features(
+    record: bytes, shapes: Shapes, defaults: Defaults, integers: Collection[str] = ()
+) -> dict[str, np.ndarray]:
     """Returns the features of a serialized tf.Example, as `parse_example` does, whatever else it
     has."""
-    return _wanted(_features(memoryview(record)), shapes, defaults)
+    return _wanted(_features(memoryview(record)), shapes, defaults, integers)
 
 
-def _wanted(features: Features, shapes: Shapes, defaults: Defaults) -> dict[str, np.ndarray]:
+def _wanted(
+    features: Features, shapes: Shapes, defaults: Defaults, integers: Collection[str]
+) -> dict[str, np.ndarray]:
     found = {}
     for name, shape in shapes.items():
         kind, content = features.get(name, (0, memoryview(b"")))
@@ -177,15 +192,17 @@ def _wanted(features: Features, shapes: Shapes, defaults: Defaults) -> dict[str,
             default = defaults.get(name)
             if default is None:
                 raise _missing(features, name)
-            found[name] = default.astype(np.float32).reshape(shape)
+            kept = np.int64 if name in integers else np.float32
+            found[name] = default.astype(kept).reshape(shape)
             continue
-        if kind != 2:
-            raise ValueError(f"the feature {name!r} has {_KINDS[kind]}, and floats are wanted")
-        values = _floats(content)
-        if len(values) != math.prod(shape):
-            raise ValueError(
-                f"the feature {name!r} has {len(values)} numbers, and {math.prod(shape)} are wanted"
-            )
+        if kind != (3 if name in integers else 2):
+            wanted = "integers" if name in integers else "floats"
+            raise ValueError(f"the feature {name!r} has {_KINDS[kind]}, and {wanted} are wanted")
+        whole, size = name in integers, math.prod(shape)
+        values = np.array(_integers(content, size), np.int64) if whole else _floats(content)
+        if len(values) != size:
+            count = f"more than {size}" if whole and len(values) > size else len(values)
+            raise ValueError(f"the feature {name!r} has {count} numbers, and {size} are wanted")
         found[name] = values.reshape(shape)
     return found
 
@@ -205,7 +222,7 @@ def _slice_value(features: Features, name: str) -> int | float | str:
         values = [bytes(text) for _, text in _fields(content, _ONE, [_PARTS])]
         if len(values) == 1 and len(values[0]) <= 4 * LONGEST:
             return values[0].decode("utf-8", "backslashreplace")
-    elif len(values := _floats(content).tolist() if kind == 2 else _integers(content)) == 1:
+    elif len(values := _floats(content).tolist() if kind == 2 else _integers(content, 1)) == 1:
         return values[0]
     raise ValueError(
         f"the feature {name!r} is a slice, and must be one number, or text of at most {LONGEST} "
@@ -278,33 +295,35 @@ def _floats(content: memoryview) -> np.ndarray:
     return np.frombuffer(b"".join(pieces), "<f4").astype(np.float32)
 
 
-def _integers(content: memoryview) -> list[int]:
-    """Returns the integers of a list, packed or not; of more than two, two."""
-    values: list[int] = []
+def _integers(content: memoryview, most: int) -> list[int]:
+    """Returns the integers of a list, packed or not; of many, one more than `most`."""
+    found: list[int] = []
     place = 0
-    while place < len(content) and len(values) < 2:
-        tag, place = varint(content, place)
-        if tag == 8 | _BYTES:
-            size, place = varint(content, place)
-            stop = place + size
-        elif tag == 8 | _VARINT:
-            _, stop = varint(content, place)
-        else:
-            raise ValueError("it is no tf.Example: it has a field that none has")
-        while place < stop and len(values) < 2:
-            number, place = varint(content, place)
-            values.append((number + 2**63) % 2**64 - 2**63)
-        if len(values) < 2 and place != stop:
-            raise ValueError("it is no tf.Example: a list of integers is cut off")
-    return values
+    try:
+        while place < len(content) and len(found) <= most:
+            tag, place = varint(content, place)
+            part, end = content, place + 1
+            if tag == 8 | _BYTES:
+                size, place = varint(content, place)
+                end = place + size
+                part = content[:end]
+            elif tag != 8 | _VARINT:
+                raise ValueError("it has a field that none has")
+            if end > len(content):
+                raise ValueError("a length leads beyond its end")
+            while place < end and len(found) <= most:
+                number, place = varint(part, place)
+                found.append((number + 2**63) % 2**64 - 2**63)
+    except ValueError as error:
+        raise ValueError(f"it is no tf.Example: {error}") from error
+    return found
 
 
 def _label(feature: tuple[int, memoryview], name: str) -> int:
     """Returns the one integer of a feature."""
     kind, content = feature
     with contextlib.suppress(ValueError):
-        if kind == 3:
-            values = _integers(content)
-            if len(values) == 1 and values[0] >= 0:
-                return values[0]
+        values = _integers(content, 1) if kind == 3 else []
+        if len(values) == 1 and values[0] >= 0:
+            return values[0]
     raise ValueError(f"the feature {name!r} is the label, and must be one integer, at least 0")

@@ -149,6 +149,7 @@ _SIZES = a.several(a.whole())
 _PADS = a.several(a.whole(0))
 _PADDING = a.word("valid", "same", "causal")
 _AXIS = a.whole(-16, 16)
+_CATEGORIES = 2**20  # at most
 _ACTIVATION = "activation"  # stands for the check that knows which Keras wrote the file
 
 _OF_KERNEL = {
@@ -236,6 +237,23 @@ STOCK: dict[str, Stock] = {
             "invert": a.flag,
         },
         _moments,
+    ),
+    "Embedding": Stock(
+        {
+            **{name: a.whole(1, _CATEGORIES) for name in ("input_dim", "output_dim")},
+            "mask_zero": a.flag,
+            **dict.fromkeys(("weights", "input_length"), a.ignored),
+            **_UNQUANTIZED,
+        },
+        lambda given, _: given["input_dim"] * given["output_dim"],
+        {"embeddings_initializer": "zeros"},
+    ),
+    "CategoryEncoding": Stock(
+        {
+            "num_tokens": a.whole(1, _CATEGORIES),
+            "output_mode": a.word("one_hot", "multi_hot", "count"),
+            "sparse": a.only(False),
+        }
     ),
     "Rescaling": Stock({"scale": a.numbers, "offset": a.numbers}),
     "Activation": Stock({"activation": _ACTIVATION}),

@@ -8,6 +8,7 @@
 - Normalisation by an example's own moments: Keras spells `(x − m) s + b` as `x s + (b − m s)`.
   Where s depends on the input, the first form has one product of tensors, not two.
 - Unrolled recurrent layers, see `batch_axis.py`.
+- Counts of categories: `DenseBincount` of a size that is clipped to one number is of that number.
 - Dilated convolutions: `SpaceToBatchND`, a convolution, `BatchToSpaceND` become one.
 
 As in `patterns.py`, the contracted node *is* the function of the chain. Others are left alone.
@@ -203,10 +204,7 @@ def _moved(
 
 
 def _factors(source: NodeFinder, node: NodeDef | None) -> list[tuple[str, str]]:
-    """Returns both orders of the factors of a product; none for other nodes."""
-    if node is None or node.op != "Mul" or len(node.input) != 2:
-        return []
-    return [(node.input[0], node.input[1]), (node.input[1], node.input[0])]
+    return _both(node, "Mul")
 
 
 def _of_mean(source: NodeFinder, scale: NodeDef | None) -> list[str] | None:
@@ -249,6 +247,24 @@ def _dilated(source: NodeFinder, node: NodeDef) -> NodeDef | None:
     return _with(inner, f"Dilated{inner.op}", inputs, node.name)
 
 
+def _counted(source: NodeFinder, node: NodeDef) -> NodeDef | None:
+    if node.op != "DenseBincount" or len(node.input) != 3:
+        return None
+    above = source(node.input[1])
+    for most, rest in _both(above, "Minimum"):
+        for least, _ in _both(source(rest), "Maximum"):
+            if _same_constant(source(most), source(least)):
+                return _with(node, node.op, [node.input[0], most, node.input[2]])
+    return None
+
+
+def _both(node: NodeDef | None, op: str) -> list[tuple[str, str]]:
+    """Returns both orders of the arguments of a node of this op; none for other nodes."""
+    if node is None or node.op != op or len(node.input) != 2:
+        return []
+    return [(node.input[0], node.input[1]), (node.input[1], node.input[0])]
+
+
 def _is_axis(node: NodeDef | None) -> bool:
     """Returns whether it is axis 1 of a sequence, `(batch, here, length, channels)`."""
     array = constant(node, _INTEGERS)
@@ -262,6 +278,7 @@ def _same_constant(one: NodeDef | None, other: NodeDef | None) -> bool:
 
 _READERS = (
     _clip,
+    _counted,
     _dilated,
     _prelu,
     _leaky,

@@ -22,11 +22,12 @@ from tensorflow.core.framework import graph_pb2
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from keras_curv.errors import InputError, about
-from keras_curv.lowering import contractions, patterns
+from keras_curv.lowering import contractions, lookups, patterns
 from keras_curv.lowering.advised_cut import advised_cut
 from keras_curv.lowering.chain import Source, chain
 from keras_curv.lowering.error_ball import Ball
 from keras_curv.lowering.flow import Flow
+from keras_curv.lowering.lookups import Lookup
 from keras_curv.lowering.miscompiled import Paddings, refuse_outputs
 from keras_curv.lowering.rules.activations import ACTIVATION_OPS, activation_name
 from keras_curv.lowering.rules.registry import apply, require_rule, shares_numbers
@@ -67,6 +68,7 @@ def read_network(
     inputs: Mapping[str, tuple[int, ...]],
     output: str,
     source: str,
+    counts: Mapping[str, int] | None = None,
 ) -> tuple[Network, str, str | None]:
     """Reads a flat graph of constants and placeholders.
 
@@ -75,6 +77,7 @@ def read_network(
         inputs: placeholder → shape of one example, in the order in which they are one vector.
         output: the tensor with logits, or with what a head of `HEADS` makes of them.
         source: for messages.
+        counts: placeholder → number of categories, of those that are read as one-hot vectors.
 
     Returns:
         The network, the name of the head, and the tensor that the head is applied to, if any.
@@ -83,8 +86,8 @@ def read_network(
         InputError: an op without a rule, or used in a way its rule does not cover.
     """
     with about(f"{source}: its graph cannot be read", (LookupError, ValueError)):
-        slices = _slices(inputs)
-        nodes = [node for node in _rewritten(definition, output) if node.name not in slices]
+        slices = _slices(inputs, counts or {})
+        nodes = [node for node in rewritten(definition, output) if node.name not in slices]
 
     def advice(node: NodeDef, error: InputError) -> str:
         with contextlib.suppress(InputError, *MALFORMED):
@@ -93,9 +96,11 @@ def read_network(
         return ""
 
     # Before any work, and loops before what Keras puts around them.
+    looked_up = lookups.alone(nodes, slices)
     for node in sorted(nodes, key=lambda node: node.op not in LOOPS):
-        with _naming(node, source, advice):
-            require_rule(node)
+        if node.op not in lookups.OPS or looked_up.get(node.name) not in (counts or {}):
+            with _naming(node, source, advice):
+                require_rule(node)
     with about(f"{source}: its graph cannot be read"):
         there = {node.name: node for node in definition.node}
         refuse_outputs(there[name] for name in in_order(there, node_name(output)))
@@ -119,12 +124,12 @@ def cut_advice(definition: graph_pb2.GraphDef, places: Collection[str], output: 
         places: its placeholders.
     """
     with contextlib.suppress(InputError, *MALFORMED):
-        nodes = [node for node in _rewritten(definition, output) if node.name not in places]
+        nodes = [node for node in rewritten(definition, output) if node.name not in places]
         return advised_cut(definition, nodes, places, output)
     return ""
 
 
-def _rewritten(definition: graph_pb2.GraphDef, output: str) -> list[NodeDef]:
+def rewritten(definition: graph_pb2.GraphDef, output: str) -> list[NodeDef]:
     """Returns the nodes that a tensor is computed from, rewritten, each after those it reads."""
     require_at_most(len(definition.node), NODES, "the graph of the signature, in nodes,")
     charge(NODE * len(definition.node), "it")
@@ -142,7 +147,7 @@ class _Values:
         nodes: those that will be computed.
     """
 
-    def __init__(self, inputs: Mapping[str, Flow], nodes: Sequence[NodeDef]):
+    def __init__(self, inputs: Mapping[str, Flow | Lookup], nodes: Sequence[NodeDef]):
         self._values: dict[str, Any] = {**inputs}
         self._readers = collections.Counter(name for node in nodes for name in arguments_of(node))
         self._held = sum(_entries(value)[0] for value in inputs.values())
@@ -162,7 +167,8 @@ class _Values:
     def compute(self, node: NodeDef) -> None:
         """Applies the rule of a node, and lets go of arguments that nobody asks for again."""
         arguments = [self[tensor] for tensor in data_inputs(node)]
-        value = apply(node, arguments)
+        looked_up = any(isinstance(argument, Lookup) for argument in arguments)
+        value = lookups.apply(node, arguments) if looked_up else apply(node, arguments)
         self._paddings.see(node, arguments, value)
         shares, names = shares_numbers(node), arguments_of(node)
         size, vector = (0, 0) if shares else _entries(value)
@@ -179,14 +185,21 @@ class _Values:
         require_at_most(self._held, TOTAL_ENTRIES, "what constants are folded to, in entries,")
 
 
-def _slices(inputs: Mapping[str, tuple[int, ...]]) -> dict[str, Flow]:
+def _slices(
+    inputs: Mapping[str, tuple[int, ...]], counts: Mapping[str, int]
+) -> dict[str, Flow | Lookup]:
     """Returns each of several inputs as its part of the one vector that all of them are."""
-    ends = np.cumsum([0, *(math.prod(shape) for shape in inputs.values())])
-    whole = Flow.input((int(ends[-1]),))
-    return {
-        name: whole.rearranged(np.arange(start, start + math.prod(shape)).reshape(shape))
-        for start, (name, shape) in zip(ends[:-1], inputs.items(), strict=True)
-    }
+    sizes = {name: math.prod(shape) * counts.get(name, 1) for name, shape in inputs.items()}
+    whole, start = Flow.input((sum(sizes.values()),)), 0
+    found: dict[str, Flow | Lookup] = {}
+    for name, shape in inputs.items():
+        if name in counts:
+            found[name] = Lookup.input(shape, counts[name], start, whole)
+        else:
+            part = np.arange(start, start + sizes[name]).reshape(shape)
+            found[name] = whole.rearranged(part)
+        start += sizes[name]
+    return found
 
 
 @contextlib.contextmanager
@@ -214,6 +227,8 @@ def _entries(value: Any) -> tuple[int, int]:
     if isinstance(value, Flow):
         vector = value.shift.shape[0]
         return vector + value.stored, vector
+    if isinstance(value, Lookup):
+        return value.table.size, 0
     return math.prod(np.shape(value.value if isinstance(value, Ball) else value)), 0
 
 

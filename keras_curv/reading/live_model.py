@@ -13,6 +13,7 @@ from tensorflow.core.framework.graph_pb2 import GraphDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from keras_curv.errors import InputError, about
+from keras_curv.reading.joined_parts import parts_of
 from keras_curv.reading.named_layer import named_layer, outputs_of
 from keras_curv.saved_model import limits, server
 from keras_curv.saved_model.inlining import Inliner
@@ -203,7 +204,8 @@ def _written(
             inliner = Inliner(definition, value, [begin])
             given = {cut: begin.node}
         found = inliner.write(returned.tensor)
-    return server.Answer(inliner.flat, given, found, inliner.claims, begin)
+    parts = {} if begin is None else parts_of(function.graph, begin.tensor, places)
+    return server.Answer(inliner.flat, given, found, inliner.claims, begin, parts=parts)
 
 
 def _outputs(function: Any) -> Iterator[Output]:

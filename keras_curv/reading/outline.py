@@ -34,7 +34,10 @@ def outline(served: ServedModel) -> Iterator[str]:
         yield f"cut: behind {visible(served.cut)} ({visible(served.cut_tensor)})"
     for name, spec in served.inputs.specs.items():
         shape = tuple(served.inputs.shapes[name])
-        yield f"input: {visible(name)}, {shape}, {spec.dtype.name}"
+        count = served.inputs.counts.get(name)
+        how = f", one of {count} categories" if count else ""
+        how += ", held fixed" if name in served.inputs.fixed else ""
+        yield f"input: {visible(name)}, {shape}, {spec.dtype.name}{how}"
     yield f"the network takes {network.dim} numbers, gives {network.classes}"
     for number, affine in enumerate(network.affines, 1):
         yield f"map {number}: {_described(affine)}"

@@ -104,8 +104,7 @@ class ServedInputs:
                 f"is not of whole numbers in the range of {name}, which {served.source} takes "
                 "(pixels in [0, 1] need an input scale of 255)",
             )
-        with np.errstate(over="ignore"):
-            converted = target.astype(dtype)
+        converted = served.inputs.rounded(target)
         back = converted.astype(np.float64)
         self._refuse_where(~np.isfinite(back), first_index, f"overflows {name}")
         return converted, norm_bound(self._flat(exact - back), axis=1)

@@ -21,7 +21,7 @@ import dataclasses
 import functools
 import hashlib
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,7 @@ import tensorflow as tf
 from keras_curv.errors import InputError
 from keras_curv.files import is_keras_file
 from keras_curv.lowering import graph
+from keras_curv.lowering.rules.registry import SMOOTHING
 from keras_curv.network.activation import Activation
 from keras_curv.network.network import Network
 from keras_curv.numerics.rounding import FLOAT32_UNIT
@@ -48,7 +49,7 @@ _TOGETHER = 3  # of these, also in one small batch
 _RANDOM = 4  # inputs that are tried besides the examples
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class ServedModel:
     """A classifier as it is served, and the network that was read from it.
 
@@ -66,6 +67,8 @@ class ServedModel:
             where it is left out, None if it must not be; None where it takes the inputs themselves.
         before: the part before the cut, of a live model; else None, and examples are what flows
             at the cut.
+        parts: name → places of what is computed of one input alone, of what a cut joins; none
+            where that is not known.
         source: the directory, or the Keras model's name.
         signature: its name; "" for a live model.
         fingerprint: SHA-256 of the files that were read; for a live model, of what was read.
@@ -83,6 +86,7 @@ class ServedModel:
     cut_tensor: str = ""
     defaults: Mapping[str, np.ndarray | None] | None = None
     before: Before | None = None
+    parts: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
 
     def joined(self, x: Any) -> np.ndarray:
         """Returns examples as one array `(n, *input_shape)`: of a live model that is cut, what it
@@ -92,6 +96,23 @@ class ServedModel:
             InputError: they do not fit the model.
         """
         return self.inputs.joined(x if self.before is None else self.before(x))
+
+    def __repr__(self) -> str:
+        behind = f" behind {self.cut!r}" if self.cut else ""
+        takes, sizes = str(self.inputs), " → ".join(map(str, self.network.sizes))
+        return f"<ServedModel {self.source!r}{behind}: {takes}, {sizes}, {self.head}>"
+
+    def places(self, columns: Sequence[str] = ()) -> Mapping[str, np.ndarray]:
+        """Returns the features that have names: name → places in the flattened input, `(…, size)`.
+
+        Args:
+            columns: names of the entries of a model with one input; it may have none.
+        """
+        if self.cut is not None:
+            return self.parts
+        if len(self.inputs.specs) > 1:
+            return self.inputs.places
+        return {str(name): np.array([[i]]) for i, name in enumerate(columns)}
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -118,6 +139,7 @@ class ServedModel:
         inputs = np.concatenate([x, _random_like(x)])
         if np.issubdtype(x.dtype, np.floating):
             inputs = np.concatenate([inputs, -x, 3 * x + 1]).astype(x.dtype)
+        inputs = np.concatenate([x, self.inputs.drawn(inputs[len(x) :])])
         # A kernel may be chosen by the size of the batch.
         some = np.unique(np.linspace(0, len(inputs) - 1, _ALONE).astype(int))
         parts = [inputs, inputs[some[:_TOGETHER]], *(inputs[i : i + 1] for i in some)]
@@ -227,16 +249,14 @@ def read(
         >>> served = read("saved_models/digits")
         >>> served.network.depth, served.network.classes, served.input_shape
         (2, 10, (8, 8, 1))
+        >>> served
+        <ServedModel 'saved_models/digits': (8, 8, 1), 64 → 256 → 10, logits>
     """
     try:
         if isinstance(source, str) and not source:
             raise InputError("the name of the SavedModel's directory is empty")
         if isinstance(source, (str, pathlib.Path)):
-            path = pathlib.Path(source)
-            if is_keras_file(path):
-                served = _read_file(path, signature, output_name, cut)
-            else:
-                served = _read_directory(path, signature, output_name, cut)
+            served = _read_path(pathlib.Path(source), signature, output_name, cut)
         else:
             served = _read_live(source, output_name, cut)
     except MemoryError as error:
@@ -248,6 +268,22 @@ def read(
             "defined; use two logits, or a sigmoid, or ask for the property threshold or interval"
         )
     return served
+
+
+def _read_path(
+    path: pathlib.Path, signature: str, output_name: str | None, cut: str | None
+) -> ServedModel:
+    """Reads a directory or a file; a refusal that advises smoothing says what loads its model."""
+    is_file = is_keras_file(path)
+    try:
+        return (_read_file if is_file else _read_directory)(path, signature, output_name, cut)
+    except InputError as error:
+        if SMOOTHING not in str(error):
+            raise
+        loads = f"TFSMLayer({str(path)!r}, call_endpoint={signature!r})"
+        loads = f"models.load_model({str(path)!r})" if is_file else f"layers.{loads}"
+        known = f"{SMOOTHING}; with model = keras.{loads}, if you trust it"
+        raise InputError(str(error).replace(SMOOTHING, known)) from error
 
 
 def _read_file(
@@ -276,6 +312,7 @@ def _read_live(model: Any, output_name: str | None, cut: str | None) -> ServedMo
     around = [served.head, served.input_shape, served.input_dtype.name, network.sizes]
     around += [] if cut is None else [served.cut_tensor]
     around += [served.inputs.shapes] if len(served.inputs.specs) > 1 else []
+    around += [served.inputs.counts] if served.inputs.counts else []
     digest = hashlib.sha256(repr([*around, *(a.name for a in network.activations)]).encode())
     for affine in network.affines:
         stored = affine.stored_bytes()
@@ -309,7 +346,7 @@ def _read_answer(answer: server.Answer, source: str, cut: str | None) -> ServedM
     definition = answer.definition
     places = answer.given.values()
     try:
-        inputs = Inputs.of(definition, answer.given, source)
+        inputs = Inputs.of(definition, answer.given, answer.returned, source)
     except InputError as error:
         advice = graph.cut_advice(definition, places, answer.returned)
         raise InputError(f"{error}{advice}") from error
@@ -318,6 +355,7 @@ def _read_answer(answer: server.Answer, source: str, cut: str | None) -> ServedM
         inputs=dict(zip(answer.given.values(), inputs.shapes.values(), strict=True)),
         output=answer.returned,
         source=source,
+        counts={answer.given[name]: count for name, count in inputs.counts.items()},
     )
     if inputs.dtype not in _INPUT_DTYPES:
         raise InputError(
@@ -337,4 +375,5 @@ def _read_answer(answer: server.Answer, source: str, cut: str | None) -> ServedM
         cut=cut,
         cut_tensor=answer.cut.tensor if answer.cut else "",
         defaults=answer.defaults,
+        parts=answer.parts,
     )

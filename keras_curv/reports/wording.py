@@ -48,6 +48,7 @@ def facts(summary: dict) -> list[tuple[str, str]]:
         "cut": _cut(summary),
         "numbers": _integers(summary),
         "labels": _masks(summary),
+        "fixed": _fixed(summary),
         "clip": _CLIPS if summary.get("clips_input") else "",
         **_claim(summary),
         "guarantee": f"{summary['guarantee']}: {_GUARANTEE_TEXT[summary['guarantee']]}",
@@ -132,6 +133,12 @@ def nearest_rival(summary: dict, rival: int) -> str:
     output, rises = divmod(rival, 2)
     whose = "the output" if summary["classes"] == 1 else f"output {output}"
     return f"{whose} would {'rise' if rises else 'fall'} first"
+
+
+def _fixed(summary: dict) -> str:
+    """Returns which inputs are held fixed, as they are no floats."""
+    named = ", ".join(map(repr, summary.get("fixed", ())))
+    return named and f"{named}: no floats, held as each example has them"
 
 
 def _claim(summary: dict) -> dict[str, str]:

@@ -23,16 +23,15 @@ from keras_curv.network.clip import layers
 from keras_curv.network.network import Network
 from keras_curv.network.network_file import fingerprint
 from keras_curv.process import certifying
-from keras_curv.reading.inputs import reshaping
-from keras_curv.reading.served_inputs import in_float64
+from keras_curv.progress import working
 from keras_curv.reading.served_model import ServedModel
-from keras_curv.reports.console import working
 from keras_curv.reports.html.cases import Case, entry_names, find_cases
 from keras_curv.rows.checks import require_row_of
 from keras_curv.rows.proof_folder import ProofFolder
 from keras_curv.rows.row import BASELINE_COLUMNS, EXAMPLE_COLUMNS, QUALIFIED, Row, certified_fields
 from keras_curv.rows.slices import BY_CLASS, class_of
 from keras_curv.runs.adversarial import AdversarialPoints
+from keras_curv.runs.fitting import fitting_shape, require_plain, times
 from keras_curv.runs.job import Job, Sink, same_job
 from keras_curv.runs.options import ExampleOptions
 from keras_curv.runs.runner import run
@@ -129,9 +128,12 @@ class ExampleJob(Job):
             self._network = certifier.served.network
             method, guarantee, search = "smoothing", "probabilistic", dataclasses.asdict(smoothing)
         self.served = served = certifier.served
+        self._fixed = certifier.fixed if isinstance(certifier, Certifier) else ()
+        require_plain(served, options)
         if isinstance(examples, TFExamples):
             names = [name for name in options.sliced if name != BY_CLASS]
-            examples = examples.read(served.inputs.shapes, served.defaults, names)
+            known = served.inputs.shapes, served.defaults, names, served.inputs.fixed
+            examples = examples.read(*known)
         if examples.reshapable and not _takes_labels(options, self._network):
             examples = examples.unlabelled()  # a named data set is as it is
         _require_labels(examples, options, self._network)
@@ -181,9 +183,9 @@ class ExampleJob(Job):
 
     def _reader(self, served: ServedModel) -> Callable[[np.ndarray], np.ndarray]:
         """Returns what brings examples into the shape and units of a model."""
-        fit, scale = _fitting_shape(self.examples, served), float(self._options.input_scale)
+        fit, scale = fitting_shape(self.examples, served), float(self._options.input_scale)
         # In float64: what rounding the product to the model's dtype moves is taken off the radius.
-        return lambda x: fit(x if scale == 1.0 else _times(x, scale))
+        return lambda x: fit(x if scale == 1.0 else times(x, scale))
 
     def _proofs_header(self) -> dict:
         names = ["fingerprint", "input_scale", "dataset", "dataset_fingerprint"]
@@ -293,6 +295,7 @@ class ExampleJob(Job):
             "classes": network.classes,
             **layers(network),
             **self._integers,
+            **({"fixed": [*self._fixed]} if self._fixed else {}),
             "claim": self._options.claim,
         }
 
@@ -308,19 +311,13 @@ class ExampleJob(Job):
         names = entry_names(self.examples.inputs or {}) if self.served.before is None else ()
         cases = [Case(row, example, names=names) for row, example in zip(rows, x, strict=True)]
         right = [i for i, row in enumerate(rows) if row.status in CORRECT]
-        if self._options.smoothing is None and self._options.searched and right:
+        free = not self.served.inputs.fixed
+        if self._options.smoothing is None and self._options.searched and free and right:
             known, some = [rows[i] for i in right], x[right]
             found = find_cases(known, some, inputs(some), network=self._network, scale=scale)
             for i, case in zip(right, found, strict=True):
                 cases[i] = case._replace(names=names)
         return cases
-
-
-def _times(x: np.ndarray, scale: float) -> np.ndarray:
-    exact, lost = in_float64(x)
-    if np.any(lost & np.isfinite(exact)):  # NaN is told of as in other examples
-        raise InputError(f"there are {x.dtype} entries that float64 cannot hold, to be scaled")
-    return exact * scale
 
 
 def _load_job(path: str, origin: Callable[[], Examples], options: ExampleOptions) -> ExampleJob:
@@ -367,34 +364,3 @@ def _integers(examples: Examples, served: ServedModel) -> dict[str, str]:
     dtype = next(examples.batches(1, 0))[0].dtype
     pixels = dtype.itemsize == 1 or len(examples.shape) > 1  # else they may be counts
     return {"integers": dtype.name} if dtype.kind in "iu" and pixels else {}
-
-
-def _fitting_shape(examples: Examples, served: ServedModel) -> Callable[[np.ndarray], np.ndarray]:
-    """Returns what brings examples of a named data set into the model's shape."""
-
-    def plain(shape: Sequence[int]) -> tuple[int, ...]:
-        return tuple(n for n in shape if n != 1)
-
-    wanted, have = served.input_shape, tuple(examples.shape)
-    if served.before is not None:
-        return lambda x: x  # which looks at them itself
-    if examples.inputs is not None:
-        if len(served.inputs.specs) == 1:
-            names = ", ".join(examples.inputs)
-            raise InputError(
-                f"{examples.name} has no array 'x'; it has: {names}. For a model of one input, "
-                "call the examples x and the labels y"
-            )
-        served.inputs.require(examples.inputs, examples.name)
-        return lambda x: x.reshape((len(x), *wanted))
-    flattened = wanted == (int(np.prod(have)),)
-    if have == wanted:
-        return lambda x: x
-    if examples.reshapable and (plain(have) == plain(wanted) or flattened):
-        return lambda x: x.reshape((len(x), *wanted))
-    known = "; others are given by --dataset or --inputs"  # of a named set nobody reshapes images
-    advice = known if examples.reshapable else reshaping(have, wanted)
-    raise InputError(
-        f"examples of {examples.name} have shape {have}, but {served.source} takes "
-        f"{served.inputs}{advice}"
-    )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from keras_curv.errors import InputError, UnwrittenError
 from keras_curv.files import write_json, write_text
-from keras_curv.reports.console import progress_bar, working
+from keras_curv.progress import progress_bar, working
 from keras_curv.reports.html import page
 from keras_curv.reports.html.report_data import ReportData
 from keras_curv.reports.junit import junit

@@ -31,7 +31,8 @@ PURE_OPS = frozenset(
     DepthToSpace SpaceToBatchND BatchToSpaceND RandomUniform RandomStandardNormal TruncatedNormal
     RandomUniformInt StatelessRandomUniformV2 StatelessRandomNormalV2 StatelessRandomGetKeyCounter
     StatelessRandomGetAlg StatelessRandomUniform StatelessRandomGetKeyCounterAlg Where
-    ParseExampleV2 UnsortedSegmentSum SparseTensorToCSRSparseMatrix SparseMatrixMatMul Xlogy Cross
+    ParseExampleV2 UnsortedSegmentSum DenseBincount SparseTensorToCSRSparseMatrix
+    SparseMatrixMatMul Xlogy Cross
     """.split()
 )
 

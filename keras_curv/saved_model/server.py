@@ -71,6 +71,7 @@ class Answer(NamedTuple):
         before: computes what flows at the cut from all inputs, by sorted names; None: unknown.
         defaults: where tf.Examples are sent, whose features are the inputs: what each is in those
             that leave it out, None if they must not; None where the inputs are sent themselves.
+        parts: name → places, of what the cut joins; see `ServedModel`.
     """
 
     definition: graph_pb2.GraphDef
@@ -80,6 +81,7 @@ class Answer(NamedTuple):
     cut: Cut | None = None
     before: Callable[[list[tf.Tensor]], tf.Tensor] | None = None
     defaults: Mapping[str, np.ndarray | None] | None = None
+    parts: Mapping[str, np.ndarray] = {}
 
 
 def answer(

@@ -162,6 +162,7 @@ class RequestJob(Job):
             "input_shape": _common([list(one.input_shape) for one in served]),
             "classes": _common([one.network.classes for one in served]),
             **(_common([layers(one.network) for one in served]) or {"depth": None}),
+            "fixed": sorted({name for model in models for name in model.certifier.fixed}),
             "claim": self._options.claim,
         }
 

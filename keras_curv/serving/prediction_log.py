@@ -51,7 +51,7 @@ _MESSAGES = {
     "Tensor": """
         dtype 1 int32, tensor_shape 2 tensorflow.TensorShapeProto, tensor_content 4 bytes,
         float_val 5 repeated float, double_val 6 repeated double, int_val 7 repeated int32,
-        half_val 13 repeated int32""",
+        int64_val 10 repeated int64, bool_val 11 repeated bool, half_val 13 repeated int32""",
 }
 _LOGS = {
     "classify_log": Reason.CLASSIFY,
@@ -60,7 +60,10 @@ _LOGS = {
     "session_run_log": Reason.SESSION_RUN,
     "predict_streamed_log": Reason.PREDICT_STREAMED,
 }
-_VALUES = {tf.float32: "float_val", tf.float64: "double_val", tf.float16: "half_val"}  # or int_val
+_VALUES = {  # or int_val
+    **{tf.float32: "float_val", tf.float64: "double_val", tf.float16: "half_val"},
+    **{tf.int64: "int64_val", tf.bool: "bool_val"},
+}
 
 
 class LoggedRequest(NamedTuple):
@@ -127,7 +130,8 @@ def read_tensor(tensor: Any, dtype: tf.DType, shape: tuple[int, ...]) -> np.ndar
 
     Args:
         tensor: the message, from anyone.
-        dtype: required dtype: floats of 16, 32 or 64 bits, or integers held in `int_val`.
+        dtype: required dtype: floats of 16, 32 or 64 bits, integers but for uint32 and uint64, or
+            truth values.
         shape: required shape of one example.
 
     Raises:

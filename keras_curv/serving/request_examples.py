@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_curv.data.tf_examples import parse_features
+from keras_curv.errors import InputError
 from keras_curv.reading.served_model import ServedModel
 from keras_curv.rows.reason import Reason
 from keras_curv.serving.prediction_log import (
@@ -41,12 +42,19 @@ def examples_of(request: LoggedRequest, served: ServedModel) -> np.ndarray:
     shapes = served.inputs.shapes
     if UNNAMED in tensors:
         tensors = dict.fromkeys(shapes, tensors[UNNAMED])
-    dtype = served.input_dtype
-    arrays = {name: _numbers(tensors[name], dtype, shape) for name, shape in shapes.items()}
+    specs = served.inputs.specs
+    arrays = {n: _numbers(tensors[n], specs[n].dtype, shape) for n, shape in shapes.items()}
     counts = sorted({len(each) for each in arrays.values()})
     if len(counts) > 1:
         raise Refusal(Reason.WRONG_SHAPE, f"inputs of {counts[0]} and of {counts[-1]} examples")
-    return served.inputs.joined(arrays) if len(arrays) > 1 else next(iter(arrays.values()))
+    return _joined(arrays, served) if len(arrays) > 1 else next(iter(arrays.values()))
+
+
+def _joined(arrays: dict[str, np.ndarray], served: ServedModel) -> np.ndarray:
+    try:
+        return served.inputs.joined(arrays)
+    except InputError as error:
+        raise Refusal(Reason.BROKEN_TENSOR, str(error)) from error
 
 
 def _numbers(tensor: Any, dtype: tf.DType, shape: tuple[int, ...]) -> np.ndarray:
@@ -67,12 +75,12 @@ def _of_tf_examples(
     columns: dict[str, list[np.ndarray]] = {name: [] for name in shapes}
     for number, record in enumerate(records):
         try:
-            found = parse_features(record, shapes, defaults)
+            found = parse_features(record, shapes, defaults, served.inputs.fixed)
         except ValueError as error:
             raise Refusal(Reason.BROKEN_TENSOR, f"tf.Example {number}: {error}") from error
         for name, column in columns.items():
             column.append(found[name])
-    return served.inputs.joined({name: np.stack(column) for name, column in columns.items()})
+    return _joined({name: np.stack(column) for name, column in columns.items()}, served)
 
 
 def _decoded(tensor: JsonTensor) -> list[bytes]:

@@ -52,9 +52,11 @@ class JsonTensor(NamedTuple):
             raise Refusal(Reason.WRONG_SHAPE, "lists of several lengths or depths")
         require_batch(self.sizes, shape)
         found = set(map(type, self.values))
-        if not found <= _NUMBERS:
+        if dtype.is_bool and found == {bool}:
+            return np.array(self.values).reshape(self.sizes)
+        if not found <= _NUMBERS or dtype.is_bool:
             kinds = {str: "text", dict: "an object", bool: "true or false", type(None): "null"}
-            kind = next(text for kind, text in kinds.items() if kind in found)
+            kind = next((text for kind, text in kinds.items() if kind in found), "numbers")
             if any(map(is_base64, self.values)):
                 kind = "base64"
             raise Refusal(Reason.WRONG_DTYPE, f"{kind}, not {dtype.name}")

@@ -104,6 +104,11 @@ class Verifier:
         self.served = served_model.read(
             model, signature, output_name=output_name, scores=True, cut=cut
         )
+        if self.served.inputs.fixed:
+            raise InputError(
+                f"{self.served.source} takes {', '.join(map(repr, self.served.inputs.fixed))}, "
+                "and instances of VNN-LIB are about floats; cut behind what encodes them"
+            )
 
     @certifying
     def verify(self, instance: Instance | str | os.PathLike, *, timeout: float = 60.0) -> Answer:

@@ -61,3 +61,15 @@ def scaled(affine: Affine, factor: np.ndarray) -> Affine:
         affine.served_bias_error,
         affine.served_gain * most,
     )
+
+
+def limits_over(
+    low: np.ndarray, high: np.ndarray, factor: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns limits divided by weights, rounded outward; infinite ones stay infinite."""
+    exact = is_exact(factor)
+    low, high = low / factor, high / factor
+    return (
+        np.where(exact | np.isinf(low), low, np.nextafter(low, -np.inf)),
+        np.where(exact | np.isinf(high), high, np.nextafter(high, np.inf)),
+    )

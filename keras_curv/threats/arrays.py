@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from numbers import Real
 from typing import Any
 
@@ -38,6 +38,32 @@ def limit(values: Any, name: str, none: float) -> np.ndarray:
     if not array.size or (array == -none).any():
         raise InputError(f"{name} must be numbers, or {none:g} for none. Received: {-none:g}")
     return array
+
+
+def require_ordered(low: np.ndarray, high: np.ndarray) -> None:
+    """Refuses limits that do not fit one another."""
+    if low.size > 1 < high.size and low.size != high.size:
+        raise InputError(f"low and high differ in size. Received: {low.size} and {high.size}")
+    if (low > high).any():
+        worst = np.argmax(low > high)
+        ends = [part[worst] for part in np.broadcast_arrays(low, high)]
+        raise InputError(f"low must not be above high. Received: {ends[0]:g} and {ends[1]:g}")
+
+
+def require_basis(basis: np.ndarray) -> None:
+    """Refuses what is no matrix of directions."""
+    if basis.ndim != 2 or 0 in basis.shape or not basis.any():
+        raise InputError(f"basis must be (dim, q) and not 0. Received: {basis.shape}")
+
+
+def box_text(low: np.ndarray, high: np.ndarray) -> str:
+    """Returns in words where limits keep features."""
+    low, high = np.unique(low), np.unique(high)
+    if len(low) > 1 or len(high) > 1:
+        return "a range of each feature"
+    if not np.isfinite(low[0]):
+        return f"at most {high[0]:g}"
+    return f"at least {low[0]:g}" if not np.isfinite(high[0]) else f"[{low[0]:g}, {high[0]:g}]"
 
 
 def _float64(values: Any, name: str) -> np.ndarray:
@@ -84,14 +110,19 @@ def features_at(frozen: np.ndarray, places: Mapping[str, np.ndarray]) -> np.ndar
     """Returns features by index where they are named; InputError for a name without a place."""
     if frozen.dtype.kind != "U":
         return frozen
-    for name in frozen.tolist():
+    require_named(frozen.tolist(), places, "frozen")
+    return np.unique(np.concatenate([places[name].reshape(-1) for name in frozen.tolist()]))
+
+
+def require_named(names: Iterable[str], places: Mapping[str, np.ndarray], what: str) -> None:
+    """Refuses names of features that are not there; InputError says which are."""
+    for name in names:
         if name not in places:
             known = ", ".join(map(repr, list(places)[:_NAMED])) or "none"
             raise InputError(
-                f"frozen names {name!r}, but the names of features are {known}: those of several "
-                "inputs, or of the columns of a DataFrame"
+                f"{what} names {name!r}, but the names of features are {known}: those of several "
+                "inputs, of what a cut joins, or of the columns of a DataFrame"
             )
-    return np.unique(np.concatenate([places[name] for name in frozen.tolist()]))
 
 
 def features_text(frozen: np.ndarray) -> str:

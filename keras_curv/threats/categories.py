@@ -8,17 +8,90 @@ minorant of the jumps, `(h_cur − h_j + κ)⁺` for each, is never above it.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from keras_curv.errors import InputError, about, require_at_least
-from keras_curv.threats.arrays import digest, number
+from keras_curv.threats.arrays import digest, number, require_named
 
 _MOST = 2**16  # ways to change an input
 _MOST_FEATURES = 2**62
 _LONGEST = 60  # characters of groups in settings
+
+
+class NamedCategories:
+    """Groups of which some have names, until it is known which features those are.
+
+    Args:
+        groups: for each the name of a feature that is one-hot, a list of names of features that
+            together are, or a list of features by index.
+        changes: as of `Categories`.
+
+    Raises:
+        InputError: a group is none of these.
+    """
+
+    def __init__(self, groups: Any, changes: Any = 1):
+        self.groups = tuple(g if isinstance(g, str) else tuple(g) for g in groups)
+        self.changes = require_at_least(number(changes, "changes"), 1, "changes")
+
+    @staticmethod
+    def named(groups: Any) -> bool:
+        """Returns whether some groups have names."""
+        if not isinstance(groups, (list, tuple, np.ndarray)):
+            return False
+        parts = [part for group in groups for part in (group if _is_list(group) else [group])]
+        return any(isinstance(part, str) for part in parts)
+
+    @property
+    def text(self) -> str:
+        """Returns the allowed changes in words."""
+        return f"the category of at most {self.changes} of {self._said(', ')} changed"
+
+    def __str__(self) -> str:
+        return f"groups {self._said('|')}; changes {self.changes}"
+
+    def _said(self, between: str) -> str:
+        return between.join(g if isinstance(g, str) else ",".join(map(str, g)) for g in self.groups)
+
+    def of(self, frozen: np.ndarray) -> np.ndarray:
+        """Refuses to be used before the names are known."""
+        return self.located({}).of(frozen)
+
+    def located(self, places: Mapping[str, np.ndarray]) -> Categories:
+        """Returns the groups by index.
+
+        Args:
+            places: name → places of its features in the flattened input, `(…, size)`, each group
+                along the last axis.
+
+        Raises:
+            InputError: a name is not there.
+
+        Example:
+            >>> places = {"kind": np.array([[0, 1, 2], [3, 4, 5]]), "a": np.array([[6]])}
+            >>> [group.tolist() for group in NamedCategories(["kind"]).located(places).groups]
+            [[0, 1, 2], [3, 4, 5]]
+        """
+        found: list[Any] = []
+        for group in self.groups:
+            if isinstance(group, str):
+                found += [*_placed(group, places)]
+                continue
+            parts = [_placed(g, places).reshape(-1) if isinstance(g, str) else [g] for g in group]
+            found.append(np.concatenate(parts))
+        return Categories(found, self.changes)
+
+
+def _placed(name: str, places: Mapping[str, np.ndarray]) -> np.ndarray:
+    require_named([name], places, "groups")
+    return places[name]
+
+
+def _is_list(group: Any) -> bool:
+    return isinstance(group, (list, tuple, np.ndarray)) and np.ndim(group) == 1
 
 
 class Categories:
@@ -147,6 +220,16 @@ class Categories:
                     f"example {first_index + row} is not one-hot in group {index}, of feature "
                     f"{group[0]} on: one of them must be 1 and the others 0. Received: {shown}"
                 )
+
+
+def categories_of(groups: Any, changes: Any) -> Categories | NamedCategories | None:
+    """Returns the groups of a threat; None where there are none."""
+    if groups is None:
+        if changes is not None:
+            raise InputError("changes says how many groups may change. Received: no groups")
+        return None
+    kind = NamedCategories if NamedCategories.named(groups) else Categories
+    return kind(groups, 1 if changes is None else changes)
 
 
 def _lists(groups: Any) -> tuple[Sequence[list[int]], int | None]:

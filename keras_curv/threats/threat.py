@@ -31,19 +31,22 @@ from keras_curv.errors import InputError, require_one_of
 from keras_curv.network.network import Network, require_dense
 from keras_curv.network.pinned import PinnedNetwork
 from keras_curv.numerics.rounding import UNIT, norm_bound
-from keras_curv.threats.absorbed import is_exact, scaled, subspace
+from keras_curv.threats.absorbed import is_exact, limits_over, scaled, subspace
 from keras_curv.threats.arrays import (
     LARGEST,
+    box_text,
     digest,
     features,
     features_at,
     features_text,
     limit,
     numbers,
+    require_basis,
+    require_ordered,
     says,
     spread,
 )
-from keras_curv.threats.categories import Categories
+from keras_curv.threats.categories import NamedCategories, categories_of
 from keras_curv.threats.norms import L2, NORMS
 
 PLAIN = L2.name
@@ -63,8 +66,9 @@ class Threat:
             inputs of a model with several or of columns of a DataFrame.
         basis: `(dim, q)`, the directions in which inputs change, as columns.
         low, high: limits between which the attacker stays; examples must be between them, too.
-        groups: groups of one-hot features, see `Categories`; these features change only by a
-            change of category.
+        groups: groups of one-hot features, see `Categories`, or their names: of an input that is
+            an integer or one-hot, of a feature behind a cut, or a list of names of columns. These
+            features change only by a change of category.
         changes: the number of groups whose category the attacker may change, besides his other
             changes.
 
@@ -91,42 +95,27 @@ class Threat:
         changes: int | None = None,
     ):
         self.norm = require_one_of(str(norm), [*NORMS], "norm")
-        if groups is None and changes is not None:
-            raise InputError("changes says how many groups may change. Received: no groups")
-        self.categories = (
-            None if groups is None else Categories(groups, 1 if changes is None else changes)
-        )
+        self.categories: Any = categories_of(groups, changes)
         self._scale = None if scale is None else numbers(scale, "scale").reshape(-1)
         self._frozen = None if frozen is None else features(frozen)
         self._basis = None if basis is None else numbers(basis, "basis")
         self._low = limit(low, "low", -math.inf)
         self._high = limit(high, "high", math.inf)
-        if self._low.size > 1 < self._high.size and self._low.size != self._high.size:
-            raise InputError(
-                f"low and high differ in size. Received: {self._low.size} and {self._high.size}"
-            )
-        if (self._low > self._high).any():
-            worst = np.argmax(self._low > self._high)
-            low, high = (np.broadcast_arrays(self._low, self._high)[i][worst] for i in (0, 1))
-            raise InputError(f"low must not be above high. Received: {low:g} and {high:g}")
+        require_ordered(self._low, self._high)
         if self._scale is not None and self._scale.min() < 1.0 / LARGEST:
             raise InputError(
                 "weights must be positive; a feature that cannot change is frozen, and no other "
                 f"has one below {1.0 / LARGEST:g}. Received: {self._scale.min():g}"
             )
         if self._basis is not None:
-            self._require_basis(self._basis)
+            beside = (self._scale, self._frozen, self.categories)
+            if any(part is not None for part in beside) or self.confined:
+                raise InputError(
+                    "a basis says by itself what changes: no scale, frozen, groups, low or high"
+                )
+            require_basis(self._basis)
         if self._frozen is not None and self._frozen.dtype == bool and self._frozen.all():
             raise InputError("all features are frozen: there is nothing that an attacker can move")
-
-    def _require_basis(self, basis: np.ndarray) -> None:
-        beside = (self._scale, self._frozen, self.categories)
-        if any(part is not None for part in beside) or self.confined:
-            raise InputError(
-                "a basis says by itself what changes: no scale, frozen, groups, low or high"
-            )
-        if basis.ndim != 2 or 0 in basis.shape or not basis.any():
-            raise InputError(f"basis must be (dim, q) and not 0. Received: {basis.shape}")
 
     @property
     def plain(self) -> bool:
@@ -183,15 +172,11 @@ class Threat:
             what += f", {features_text(self._frozen)} frozen"
         if self.categories is not None:
             what += f", {self.categories.text}"
-        return f"{what}; attacker confined to {self._box_text()}" if self.confined else what
-
-    def _box_text(self) -> str:
-        low, high = np.unique(self._low), np.unique(self._high)
-        if len(low) > 1 or len(high) > 1:
-            return "a range of each feature"
-        if not np.isfinite(low[0]):
-            return f"at most {high[0]:g}"
-        return f"at least {low[0]:g}" if not np.isfinite(high[0]) else f"[{low[0]:g}, {high[0]:g}]"
+        return (
+            f"{what}; attacker confined to {box_text(self._low, self._high)}"
+            if self.confined
+            else what
+        )
 
     def __str__(self) -> str:
         """Returns the whole threat as text for settings: few numbers in full, more as a digest."""
@@ -229,14 +214,14 @@ class Threat:
         if self.norm != PLAIN:
             said["norm"] = self.norm
         if self.categories is not None:
-            said["groups"] = [group.tolist() for group in self.categories.groups]
+            groups = self.categories.groups
+            said["groups"] = [g if isinstance(g, str) else np.array(g).tolist() for g in groups]
             said["changes"] = self.categories.changes
         return said
 
     def _arrays(self) -> dict[str, np.ndarray]:
         """Returns the arrays that were given, by the constructor's argument names."""
-        names = ("scale", "frozen", "basis", "low", "high")
-        parts = {name: getattr(self, f"_{name}") for name in names}
+        parts = {n: getattr(self, f"_{n}") for n in ("scale", "frozen", "basis", "low", "high")}
         return {name: a for name, a in parts.items() if a is not None and says(name, a)}
 
     def __eq__(self, other: object) -> bool:
@@ -249,7 +234,7 @@ class Threat:
         """Returns the threat with indices in place of names of features.
 
         Args:
-            places: name → indices into the flattened input.
+            places: name → indices into the flattened input, of several groups along the last axis.
 
         Raises:
             InputError: a name is not there.
@@ -261,6 +246,31 @@ class Threat:
         """
         found = copy.copy(self)
         found._frozen = None if self._frozen is None else features_at(self._frozen, places)
+        if isinstance(self.categories, NamedCategories):
+            found.categories = self.categories.located(places)
+        return found
+
+    def holding(self, fixed: np.ndarray, dim: int) -> Threat:
+        """Returns the threat in which these features do not change either, but for categories.
+
+        Args:
+            fixed: indices into the flattened input, `(count,)`.
+            dim: the number of features.
+
+        Example:
+            >>> print(Threat(frozen=[0]).holding(np.array([2]), 3))
+            frozen 0,2
+        """
+        if not len(fixed):
+            return self
+        if self._basis is not None:
+            raise InputError("a basis is for inputs that are all floats")
+        held = self.factors(dim)[1]
+        held[fixed] = True
+        if self.categories is not None:
+            held[self.categories.features] = False
+        found = copy.copy(self)
+        found._frozen = np.flatnonzero(held) if held.any() else None
         return found
 
     def factors(self, dim: int) -> tuple[np.ndarray, np.ndarray]:
@@ -329,20 +339,11 @@ class Threat:
             total: the number of inputs of the network.
             dim: the number of inputs of the model, which come first.
         """
-        low, high = self.limits(dim)
         if not self.confined:
             return None
-        factor = self.factors(dim)[0]
-        exact = is_exact(factor)
-        low, high = low / factor, high / factor
-        # Infinite limits stay infinite.
-        low = np.where(exact | np.isinf(low), low, np.nextafter(low, -np.inf))
-        high = np.where(exact | np.isinf(high), high, np.nextafter(high, np.inf))
-        more = total - dim
-        return (
-            np.concatenate([low, np.full(more, -np.inf)]),
-            np.concatenate([high, np.full(more, np.inf)]),
-        )
+        low, high = limits_over(*self.limits(dim), self.factors(dim)[0])
+        more = np.full(total - dim, np.inf)
+        return np.concatenate([low, -more]), np.concatenate([high, more])
 
     def coordinates(self, x: np.ndarray) -> np.ndarray:
         """Returns the input of `network` at x, `(n, dim)` float64, without other pinned numbers."""

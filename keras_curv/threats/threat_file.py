@@ -107,7 +107,7 @@ def _from_json(path: str) -> dict[str, Any]:
         if bool in kinds and (name != "frozen" or len(kinds) > 1):
             raise ValueError(f"{name} has a truth value, which is no number")
     return {
-        key: value if key in ("norm", "frozen") else _numbers(value)
+        key: value if key in ("norm", "frozen", "groups") else _numbers(value)
         for key, value in found.items()
         if value is not None
     }

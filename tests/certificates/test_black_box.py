@@ -75,6 +75,21 @@ def test_any_architecture_is_certified_and_its_refusal_says_how():
     assert len(certify(odd, np.zeros((1, 4)), samples=10)) == 1
 
 
+@pytest.mark.parametrize("saved", ["", ".keras"])
+def test_what_the_refusal_of_a_path_says_works(saved, tmp_path):
+    x = keras.Input((4,))
+    model = keras.Model(
+        x, L.Dense(3)(L.ReLU(threshold=1.0)(x) if saved else keras.ops.log1p(x * x))
+    )
+    path = str(tmp_path / f"model{saved}")
+    model.save(path) if saved else model.export(path, verbose=False)
+    with pytest.raises(InputError, match="method='smoothing', deviation=s") as caught:
+        keras_curv.certify(path, np.zeros((1, 4)), method="smoothing", deviation=S)
+    loads = str(caught.value).partition("model = ")[2].partition(", if you")[0]
+    loaded = eval(loads, {"keras": keras})
+    assert len(certify(loaded, np.zeros((1, 4)), samples=10)) == 1
+
+
 def test_a_path_is_certified_as_the_model_that_was_read():
     x, y = keras_curv.data.load_all("digits")
     options = {"samples": 1000, "deviation": 0.1}

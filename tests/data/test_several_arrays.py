@@ -48,7 +48,6 @@ def test_an_array_x_is_taken_alone(tmp_path):
 
 BAD = {
     "one of another length": ({"a": A, "z": Z[:9]}, "'a' has 10 examples, but 'z' has 9"),
-    "one of another type": ({"a": A, "z": np.float32(Z)}, "'a' is float64, but 'z' is float32"),
     "text": ({"a": A, "z": np.full((10, 2), "a")}, "must hold numbers"),
     "nothing": ({"a": A, "z": np.zeros((10, 0))}, "not empty"),
     "labels of others": ({"a": A, "z": Z, "y": Y[:9]}, "y must be integers of shape"),
@@ -73,10 +72,26 @@ def test_arrays_that_do_not_fit_are_refused(case, how, tmp_path, monkeypatch):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("how", ["whole", "a batch at a time"])
+def test_x_may_be_one_of_several_inputs_of_other_dtypes(how, tmp_path, monkeypatch):
+    if how != "whole":
+        monkeypatch.setattr(npz, "IN_MEMORY", 0)
+    path, kind = str(tmp_path / "a.npz"), np.arange(10)[:, None]
+    np.savez(path, x=np.float32(Z), kind=kind, y=Y, more=A)
+    assert data.beside_x(path) == ["kind", "more"]
+    read = data.load_npz(path, inputs=["x", "kind"])
+    assert read.inputs == read.origin().inputs == {"kind": (1,), "x": (2,)}
+    np.testing.assert_array_equal(read.arrays()[0], np.concatenate([kind, np.float32(Z)], axis=1))
+    with pytest.raises(InputError, match="no array 'size'; it has: x, kind, y, more"):
+        data.load_npz(path, inputs=["x", "size"])
+
+
 def test_arrays_in_memory_are_joined_too():
     held = Examples.from_arrays("mine", {"z": Z, "a": A}, Y)
     assert held.inputs == {"z": (2,), "a": (3, 2)} and held.shape == (8,)
     np.testing.assert_array_equal(held.arrays()[0], WHOLE)
     np.testing.assert_array_equal(joined({"z": Z[:, 0], "a": A})[:, 6], Z[:, 0])
+    with pytest.raises(InputError, match="'z' has integers beyond 2⁵³"):
+        joined({"a": A, "z": np.full((10, 2), 2**53 + 1)})
     with pytest.raises(InputError, match="no array"):
         Examples.from_arrays("mine", {})

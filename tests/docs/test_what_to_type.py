@@ -1,5 +1,6 @@
 """Each row of the tutorial's table of models is run, as it is typed there."""
 
+import json
 import pathlib
 import re
 import shlex
@@ -10,6 +11,7 @@ import pandas as pd
 import pytest
 import scripts
 import tensorflow as tf
+import tf_keras
 
 import keras_curv
 
@@ -56,13 +58,45 @@ def names(tmp_path_factory):
         example = tf.train.Example(features=tf.train.Features(feature={"age": floats}))
         with tf.io.TFRecordWriter(str(folder / f"x-{number}.tfrecord")) as file:
             file.write(example.SerializeToString())
+    old = _of_keras_2(folder)
+    _with_integers().export(str(folder / "shop"), verbose=False)
+    np.savez(folder / "shop.npz", age=np.ones((3, 1), "f"), kind=[[0], [2], [1]], y=[0, 1, 0])
+    (folder / "requests.jsonl").write_text(json.dumps({"instances": x.tolist()}) + "\n")
+    people, persons = _feature_space()
+    anything = lambda x: tf.reduce_sum(tf.math.floor(x), (1, 2)) * [1.0, -1.0]  # noqa: E731
     frame = pd.DataFrame({"age": [1.0, 2.0], "height": [0.5, 1.5]})
     dataset = tf.data.Dataset.from_tensor_slices(x).batch(2)
-    return folder, dict(cnn=cnn, x=x, rows=rows, frame=frame, dataset=dataset)
+    known = dict(cnn=cnn, x=x, rows=rows, frame=frame, dataset=dataset, old=old)
+    return folder, known | dict(people=people, persons=persons, anything=anything)
+
+
+def _of_keras_2(folder):
+    layers = tf_keras.layers
+    net = [layers.InputLayer((6, 6, 1)), layers.Flatten(), layers.Dense(4, "tanh"), layers.Dense(2)]
+    model = tf_keras.Sequential(net)
+    model.save(folder / "old.keras")
+    return model
+
+
+def _with_integers():
+    age, kind = keras.Input((1,), name="age"), keras.Input((1,), dtype="int32", name="kind")
+    known = L.Concatenate()([age, L.Flatten()(L.Embedding(3, 2)(kind))])
+    return keras.Model([age, kind], L.Dense(2)(L.Dense(4, "tanh")(known)))
+
+
+def _feature_space():
+    kinds = {"age": "float", "kind": "string_categorical"}
+    space = keras.utils.FeatureSpace(kinds, output_mode="dict")
+    persons = {"age": np.array([[1.0], [2.0]]), "kind": np.array([["a"], ["b"]])}
+    space.adapt(tf.data.Dataset.from_tensor_slices(persons).batch(2))
+    joined = L.Concatenate(name="joined")([*space.get_encoded_features().values()])
+    model = keras.Model(space.get_inputs(), L.Dense(2)(L.Dense(4, "tanh")(joined)))
+    model.layers[-1].bias.assign([9.0, 0.0])  # which no word outweighs
+    return model, persons
 
 
 def test_the_table_has_its_rows():
-    assert len(TYPED) == 9
+    assert len(TYPED) == 15
 
 
 @pytest.mark.parametrize("typed", TYPED)

@@ -16,6 +16,7 @@ from refused import assert_refused, spec
 from scripts import call
 
 from keras_curv.certificates.certifier import Certifier
+from keras_curv.data.tf_examples import TFExamples
 from keras_curv.reading import served_model
 from keras_curv.reading.inputs import Inputs
 from keras_curv.rows.row import round_down
@@ -126,10 +127,27 @@ def test_a_file_of_records_is_certified_as_arrays_are(path, x, script, capfd, tm
     assert code == 3 and "2 examples (" in out and "Certified, by unused" in out
 
 
-def test_integers_are_refused_with_a_cut(path):
-    message = assert_refused(path, "'n' int64", "cut at 'both'", signature="integers")
-    assert "one float type" in message
-    assert served_model.read(path, "integers", cut="both").input_shape == (5,)
+def test_integers_are_held_fixed(path, tmp_path):
+    """As a server reads them, of a file and of a logged request."""
+    served = served_model.read(path, "integers")
+    assert served.inputs.fixed == ["n"] and not served.inputs.counts
+    held = {"n": tf.train.Feature(int64_list=tf.train.Int64List(value=[3, -2, 2**20]))}
+    floats = tf.train.FloatList(value=[0.5, -1.5])
+    held["b"] = tf.train.Feature(float_list=floats)
+    held["unused"] = tf.train.Feature(int64_list=tf.train.Int64List(value=[1]))
+    record = tf.train.Example(features=tf.train.Features(feature=held)).SerializeToString()
+    with tf.io.TFRecordWriter(str(tmp_path / "x.tfrecord")) as file:
+        file.write(record)
+    known = served.inputs.shapes, served.defaults, (), served.inputs.fixed
+    ((x, _),) = TFExamples(str(tmp_path / "x.tfrecord")).read(*known).batches(9, 0)
+    vector = served.inputs.of_numbers(x)
+    assert vector[0].tolist() == [1.0, 2.0, 3.0, 3.0, -2.0, 2.0**20]
+    server = tf.saved_model.load(str(path)).signatures["integers"]
+    theirs = server(examples=tf.constant([record]))["logits"].numpy()
+    np.testing.assert_allclose(served.network.logits(np.float64(vector)), theirs, rtol=1e-5)
+    body = json.dumps({"instances": [{"b64": base64.b64encode(record).decode()}]})
+    logged_ones = examples_of(parse_body(body.encode(), 0), served)
+    np.testing.assert_array_equal(logged_ones, vector)
 
 
 def test_features_of_any_length_are_refused(path):

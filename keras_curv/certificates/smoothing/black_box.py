@@ -23,7 +23,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import keras
@@ -113,7 +113,8 @@ def certify_by_votes(
 
     Args:
         model: takes `(n, *input shape)`, float32, and returns logits or probabilities, `(n,
-            classes)`: a Keras model of one input, called with `training=False`, or any callable.
+            classes)`, which may be the one entry of a mapping: a Keras model of one input, called
+            with `training=False`, or any callable.
         x: `(n, *input shape)`.
         y: `(n,)` integers, or None to certify the votes.
         smoothing: deviation s, samples, and α; the noise is each example's own.
@@ -201,7 +202,10 @@ class _Votes:
     def _winners(self, point: np.ndarray) -> np.ndarray:
         """Returns which class wins each draw, `(draws, classes)`; none where two are equal."""
         try:
-            answer = np.asarray(self._call(tf.constant(point)))
+            answer = self._call(tf.constant(point))
+            if isinstance(answer, Mapping) and len(answer) == 1:  # as signatures return it
+                (answer,) = answer.values()
+            answer = np.asarray(answer)
         except Exception as error:  # whatever a function of the user's raises
             line = next((line for line in str(error).splitlines() if line.strip()), "")
             what = f"{type(error).__name__}: {line}"

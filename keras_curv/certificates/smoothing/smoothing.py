@@ -78,6 +78,11 @@ class SmoothedClassifier:
                 f"{served.source} takes {served.input_dtype.name}, to which noise cannot be added; "
                 "export the model with float32 inputs"
             )
+        if served.inputs.fixed:
+            raise InputError(
+                f"{served.source} takes {', '.join(map(repr, served.inputs.fixed))}, to which "
+                "noise cannot be added; use another method, which holds them fixed"
+            )
         with np.errstate(over="ignore"):
             # Times a float32 number it is exact in float64.
             self.deviation = float(np.float32(require_positive(deviation, "deviation")))

@@ -96,7 +96,7 @@ def _without_head(value: Value) -> Value:
     return bilinear.softmax(dataclasses.replace(value, head="logits"), 0)
 
 
-_SMOOTHING = (
+SMOOTHING = (
     "; keras_curv.certify(model, x, method='smoothing', deviation=s) takes any live model or "
     "callable, and certifies it smoothed by noise instead"
 )
@@ -106,7 +106,7 @@ def require_rule(node: NodeDef) -> None:
     """Refuses an op that no rule reads."""
     if node.op != "Const" and node.op not in RULES:
         why = _WHY_NOT.get(node.op, "there is no rule that reads this op")
-        raise InputError(why + advice(node.op) + _SMOOTHING)
+        raise InputError(why + advice(node.op) + SMOOTHING)
 
 
 def shares_numbers(node: NodeDef) -> bool:
