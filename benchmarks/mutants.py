@@ -51,7 +51,7 @@ TURNED = {
 }
 # What a name stands for once its charge is dropped.
 NOTHING = {"ROUNDING_SLACK": 1.0} | dict.fromkeys(
-    ("UNIT", "TINY", "SLOPE_FLOOR", "FLOAT32_FLOOR", "CURVATURE_FLOOR", "ACTIVATION_TINY"), 0.0
+    ("UNIT", "TINY", "SLOPE_FLOOR", "CURVATURE_FLOOR", "ACTIVATION_TINY"), 0.0
 )
 
 

@@ -31,7 +31,6 @@ FLOAT32_UNIT = 2.0**-24
 FLOAT32_TINY = 2.0**-126
 # Added to computed slopes and norms, these cover any underflow in their squares.
 SLOPE_FLOOR = 1e-150
-FLOAT32_FLOOR = 1e-15  # of up to 10⁷ squares
 CURVATURE_FLOOR = 1e-200
 ACTIVATION_ULPS = 32.0
 ACTIVATION_TINY = 1024.0 * TINY
@@ -144,13 +143,8 @@ def unit_and_tiny(dtype: tf.DType) -> tuple[float, float]:
 
 
 def _norm(vector: tf.Tensor) -> tf.Tensor:
-    """Bounds the norm of float64 or float32 from above, in float64."""
-    computed = tf.sqrt(tf.reduce_sum(vector * vector, axis=-1))
-    if vector.dtype == tf.float64:
-        return computed * _LONGEST_NORM + SLOPE_FLOOR
-    entries = tf.cast(tf.shape(vector)[-1], tf.float64)
-    off = 1.0 + gamma(entries + 4.0, FLOAT32_UNIT)
-    return tf.cast(computed, tf.float64) * off + FLOAT32_FLOOR
+    """Bounds the norm of float64 vectors from above."""
+    return tf.sqrt(tf.reduce_sum(vector * vector, axis=-1)) * _LONGEST_NORM + SLOPE_FLOOR
 
 
 def pre_activation_errors(
