@@ -1,21 +1,26 @@
-"""Activations in balls: σ, σ′ and the ranges of σ′ and σ″ on the whole line.
+"""Activations in balls: σ, σ′, σ″, the ranges of σ′ on the whole line and of σ″ on intervals.
 
-Ranges: section 10 of the mathematics. Where σ′ jumps there is no range of σ″, which is None.
+Ranges: section 10 of the mathematics. Between the points where σ″ is extreme or jumps it is
+monotone, and far out it goes to 0. Where σ′ jumps there is no range of σ″, which is None.
 """
 
 from __future__ import annotations
 
+import functools
+import itertools
+import math
 import re
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from flint import arb, arb_series
 
 from keras_curv_check.balls import ZERO  # which sets the precision
 
-Function = Callable[[arb], arb]
-Series = Callable[[arb_series], arb_series]
+# σ is a function of numbers or of power series: the coefficients of σ(z + t) are its derivatives.
+_Number = TypeVar("_Number", arb, arb_series)
+Function = Callable[[_Number], _Number]
 
 
 class Pieces(NamedTuple):
@@ -30,17 +35,44 @@ class Sigma(NamedTuple):
     """One activation.
 
     Attributes:
-        value, first: σ and σ′; at a jump of σ′, a ball with both sides.
+        parts: σ between the kinks, one function more than there are kinks.
+        kinks: in order.
         slopes: least and largest σ′.
+        turns: where σ″ is extreme or jumps; None where nobody knows.
         bends: least and largest σ″; None where σ′ jumps.
         pieces: of one that is linear between kinks; else None.
     """
 
-    value: Function
-    first: Function
+    parts: tuple[Function, ...]
+    kinks: tuple[float, ...]
     slopes: tuple[arb, arb]
+    turns: tuple[arb, ...] | None
     bends: tuple[arb, arb] | None
     pieces: Pieces | None = None
+
+    def value(self, z: arb) -> arb:
+        """Returns σ(z)."""
+        return functools.reduce(arb.union, self._each(z, 0))
+
+    def first(self, z: arb) -> arb:
+        """Returns σ′(z); at a jump a ball with both sides."""
+        return functools.reduce(arb.union, self._each(z, 1))
+
+    def _each(self, z: arb, order: int) -> list[arb]:
+        """Returns a derivative of each part that z may be in."""
+        ends = itertools.pairwise([-math.inf, *self.kinks, math.inf])
+        if order == 0:
+            return [f(z) for f, (a, b) in zip(self.parts, ends, strict=True) if _meets(z, a, b)]
+        series = arb_series([z, 1], prec=order + 1)
+        found = [f(series) for f, (a, b) in zip(self.parts, ends, strict=True) if _meets(z, a, b)]
+        return [one[order] * math.factorial(order) for one in found]
+
+    def bends_on(self, low: arb, high: arb) -> tuple[arb, arb] | None:
+        """Returns the least and the largest σ″ on an interval; None where σ′ jumps."""
+        if self.turns is None:
+            return self.bends
+        points = low, high, *(at for at in self.turns if not (at < low or at > high))
+        return _range([value for at in points for value in self._each(at, 2)])
 
     @property
     def limits(self) -> tuple[float, float] | None:
@@ -50,126 +82,120 @@ class Sigma(NamedTuple):
         return self.pieces.kinks[0], (*self.pieces.kinks, float("inf"))[1]
 
 
-def _pieces(below: Function, at: float, above: Function) -> Function:
-    """Returns the function that is one below a point and another one above."""
-
-    def apply(z: arb) -> arb:
-        if z >= at:
-            return above(z)
-        return below(z) if z < at else below(z).union(above(z))
-
-    return apply
+def _meets(z: arb, low: float, high: float) -> bool:
+    return not (z < low or z > high)
 
 
-def _sigmoid(z: arb) -> arb:
-    return 1 / (1 + (-z).exp()) if z > 0 else 1 - 1 / (1 + z.exp())
+def _range(values: list[arb]) -> tuple[arb, arb]:
+    return functools.reduce(arb.min, values), functools.reduce(arb.max, values)
 
 
-def _softplus(z: arb) -> arb:
-    return z + (-z).exp().log1p() if z > 0 else z.exp().log1p()
+def _smooth(
+    *parts: Function,
+    turns: Sequence[arb | float],
+    slopes: Sequence[arb | float] = (0.0, 1.0),
+    slopes_at: Sequence[arb] = (),
+    kinks: tuple[float, ...] = (),
+) -> Sigma:
+    """Returns σ whose σ″ is extreme, or jumps, at `turns`, and σ′ at `slopes_at`, if given."""
+    points = tuple(map(arb, turns))
+    bare = Sigma(parts, kinks, (ZERO, ZERO), points, None)
+    least, most = map(bare.first, slopes_at) if slopes_at else map(arb, slopes)
+    bends = _range([ZERO, *(value for at in points for value in bare._each(at, 2))])
+    return bare._replace(slopes=(least, most), bends=bends)
 
 
-def _constant(number: float) -> Function:
-    return lambda z: arb(number)
+def _linear(kinks: Sequence[float], slopes: Sequence[float], offsets: Sequence[float]) -> Sigma:
+    """Returns σ that is linear between kinks."""
+    lines = zip(slopes, offsets, strict=True)
+    parts = tuple(functools.partial(lambda s, o, z: s * z + o, *line) for line in lines)
+    pieces = Pieces(tuple(kinks), tuple(slopes), tuple(offsets))
+    ends = arb(min(slopes)), arb(max(slopes))
+    bends = None if kinks else (ZERO, ZERO)
+    return Sigma(parts, pieces.kinks, ends, None, bends, pieces)
 
 
-def _same(z: arb) -> arb:
+def _leaky(slope: float) -> Sigma:
+    return _linear([0.0], [slope, 1.0], [0.0, 0.0])
+
+
+def _clip(low: float, high: float) -> Sigma:
+    return _linear([low, high], [0.0, 1.0, 0.0], [low, 0.0, high])
+
+
+def _same(z: _Number) -> _Number:
     return z
 
 
-_NONE, _UNIT = _constant(0.0), _constant(1.0)
-_C = arb(float(np.float32(np.sqrt(0.5))))
-_TANH_C = arb(float(np.float32(np.sqrt(2.0 / np.pi))))
-_TANH_D = arb(float(np.float32(0.044715)))
+def _sigmoid(z: _Number) -> _Number:
+    return 1 / (1 + (-z).exp())
 
 
-def _gelu_first(z: arb) -> arb:
-    t = _C * z
-    return (-t).erfc() / 2 + t * (-t * t).exp() / arb.pi().sqrt()
+def _softplus(z: _Number) -> _Number:
+    return (1 + z.exp()).log()
 
 
-# Of these, σ is a power series, whose coefficients are its derivatives.
-def _gelu_tanh(z: arb_series) -> arb_series:
+def _tanh(z: _Number) -> _Number:
+    return 1 - 2 / (1 + (2 * z).exp())
+
+
+def _gelu_tanh(z: _Number) -> _Number:
     return z / (1 + (-2 * _TANH_C * (z + _TANH_D * z * z * z)).exp())
 
 
-def _mish(z: arb_series) -> arb_series:
+def _mish(z: _Number) -> _Number:
     square = (1 + z.exp()) * (1 + z.exp())
     return z * (square - 1) / (square + 1)
 
 
-def _derivative(sigma: Series, order: int) -> Function:
-    return lambda z: sigma(arb_series([z, 1], prec=order + 1))[order] * (2 if order == 2 else 1)
+def _around(*points: float) -> list[arb]:
+    """Returns points that are known to 1e-12."""
+    return [arb(at, 1e-12) for at in points]
 
 
-def _extreme_at(sigma: Series, slopes: tuple[float, float], bends: tuple[float, float]) -> Sigma:
-    """Returns σ whose σ′ and σ″ are extreme at these points, which are known to 1e-12."""
-    value, first, second = (_derivative(sigma, order) for order in range(3))
-    ranges = [[f(arb(at, 1e-12)) for at in ends] for f, ends in ((first, slopes), (second, bends))]
-    return Sigma(value, first, (ranges[0][0], ranges[0][1]), (ranges[1][0], ranges[1][1]))
-
-
-def _leaky(slope: float) -> Sigma:
-    ends = arb(min(slope, 1.0)), arb(max(slope, 1.0))
-    first = _pieces(_constant(slope), 0.0, _UNIT)
-    pieces = Pieces((0.0,), (slope, 1.0), (0.0, 0.0))
-    return Sigma(_pieces(lambda z: slope * z, 0.0, _same), first, ends, None, pieces)
-
-
-def _clip(low: float, high: float) -> Sigma:
-    value = _pieces(_constant(low), low, _pieces(_same, high, _constant(high)))
-    first = _pieces(_NONE, low, _pieces(_UNIT, high, _NONE))
-    pieces = Pieces((low, high), (0.0, 1.0, 0.0), (low, 0.0, high))
-    return Sigma(value, first, _ONE, None, pieces)
-
-
-_SPARSE_PLUS = (
-    _pieces(_NONE, -1.0, _pieces(lambda z: (z + 1) ** 2 / 4, 1.0, _same)),
-    _pieces(_NONE, -1.0, _pieces(lambda z: (z + 1) / 2, 1.0, _UNIT)),
-)
-_ONE = (ZERO, arb(1))
-_QUARTER, _HALF = (ZERO, arb(1) / 4), (ZERO, arb(1) / 2)
-_OF_SIGMOID, _OF_TANH = ((-top, top) for top in (1 / (6 * arb(3).sqrt()), 4 / (3 * arb(3).sqrt())))
-_GELU_TOP = 2 * _C / arb.pi().sqrt()
-_OF_GELU = _gelu_first(-1 / _C), _gelu_first(1 / _C)
-_ELU = Sigma(
-    _pieces(lambda z: z.expm1(), 0.0, _same), _pieces(lambda z: z.exp(), 0.0, _UNIT), _ONE, _ONE
-)
+_C = arb(float(np.float32(np.sqrt(0.5))))
+_TANH_C = arb(float(np.float32(np.sqrt(2.0 / np.pi))))
+_TANH_D = arb(float(np.float32(0.044715)))
+_AT, _TANH_AT = ([sign * (2 + arb(3).sqrt()).log() / n for sign in (-1, 1)] for n in (1, 2))
+_ELU = _smooth(lambda z: z.exp() - 1, _same, kinks=(0.0,), turns=[0.0])
 _TABLE = {
-    "identity": Sigma(_same, _UNIT, (arb(1), arb(1)), (ZERO, ZERO), Pieces((), (1.0,), (0.0,))),
-    "softplus": Sigma(_softplus, _sigmoid, _ONE, _QUARTER),
-    "log_sigmoid": Sigma(
-        lambda z: -_softplus(-z), lambda z: _sigmoid(-z), _ONE, (-_QUARTER[1], ZERO)
-    ),
-    "sigmoid": Sigma(_sigmoid, lambda z: _sigmoid(z) * _sigmoid(-z), _QUARTER, _OF_SIGMOID),
-    "tanh": Sigma(lambda z: z.tanh(), lambda z: 1 / z.cosh() ** 2, _ONE, _OF_TANH),
-    "tanh_shrink": Sigma(lambda z: z - z.tanh(), lambda z: z.tanh() ** 2, _ONE, _OF_TANH),
+    "identity": _linear([], [1.0], [0.0]),
+    "softplus": _smooth(_softplus, turns=[0.0]),
+    "log_sigmoid": _smooth(lambda z: -_softplus(-z), turns=[0.0]),
+    "sigmoid": _smooth(_sigmoid, turns=_AT, slopes=(0.0, 0.25)),
+    "tanh": _smooth(_tanh, turns=_TANH_AT),
+    "tanh_shrink": _smooth(lambda z: z - _tanh(z), turns=_TANH_AT),
     "elu": _ELU,
     "celu": _ELU,
-    "softsign": Sigma(
-        lambda z: z / (1 + abs(z)), lambda z: 1 / (1 + abs(z)) ** 2, _ONE, (arb(-2), arb(2))
+    "softsign": _smooth(lambda z: z / (1 - z), lambda z: z / (1 + z), kinks=(0.0,), turns=[0.0]),
+    "squareplus": _smooth(lambda z: (z + (z * z + 4).sqrt()) / 2, turns=[0.0]),
+    "sparse_plus": _smooth(
+        lambda z: 0 * z,
+        lambda z: (z + 1) * (z + 1) / 4,
+        _same,
+        kinks=(-1.0, 1.0),
+        turns=[-1.0, 1.0],
     ),
-    "squareplus": Sigma(
-        lambda z: (z + (z * z + 4).sqrt()) / 2,
-        lambda z: (1 + z / (z * z + 4).sqrt()) / 2,
-        *(_ONE, _QUARTER),
-    ),
-    "sparse_plus": Sigma(*_SPARSE_PLUS, _ONE, _HALF),
-    "sin": Sigma(lambda z: z.sin(), lambda z: z.cos(), (arb(-1), arb(1)), (arb(-1), arb(1))),
-    "gelu": Sigma(
+    "sin": Sigma((lambda z: z.sin(),), (), (arb(-1), arb(1)), None, (arb(-1), arb(1))),
+    "gelu": _smooth(
         lambda z: z * (-_C * z).erfc() / 2,
-        *(_gelu_first, _OF_GELU, (-_GELU_TOP * arb(-2).exp(), _GELU_TOP)),
+        turns=[sign * arb(2).sqrt() / _C for sign in (-1, 0, 1)],
+        slopes_at=[-1 / _C, 1 / _C],
     ),
-    "silu": _extreme_at(
+    "silu": _smooth(
         lambda z: z / (1 + (-z).exp()),
-        (-2.3993572805154675, 2.3993572805154675),
-        (3.435840993535111, 0),
+        turns=_around(-3.435840993535111, 0.0, 3.435840993535111),
+        slopes_at=_around(-2.3993572805154675, 2.3993572805154675),
     ),
-    "gelu_tanh": _extreme_at(
-        _gelu_tanh, (-1.418503977128071, 1.418503977128071), (2.013480684776514, 0)
+    "gelu_tanh": _smooth(
+        _gelu_tanh,
+        turns=_around(-2.013480684776514, 0.0, 2.013480684776514),
+        slopes_at=_around(-1.418503977128071, 1.418503977128071),
     ),
-    "mish": _extreme_at(
-        _mish, (-2.256376396360793, 1.4905711794854284), (2.114842563020877, -0.08793443131491421)
+    "mish": _smooth(
+        _mish,
+        turns=_around(-3.2673378465204044, -0.08793443131491421, 2.114842563020877),
+        slopes_at=_around(-2.256376396360793, 1.4905711794854284),
     ),
     "relu": _leaky(0.0),
     "leaky_relu": _leaky(float(np.float32(0.2))),

@@ -12,7 +12,7 @@ from flint import arb
 
 from keras_curv_check.balls import Vector, dot, norm, up, vector
 from keras_curv_check.confined import Box, Clip, Room, minorant_left, split_clip
-from keras_curv_check.curvature import Curvature
+from keras_curv_check.curvature import Curvature, LocalCurvature
 from keras_curv_check.files import Claim, NetworkFile
 from keras_curv_check.linear import Ball
 from keras_curv_check.network import Network, OutOfScopeError
@@ -20,7 +20,7 @@ from keras_curv_check.rounding import NotProvedError
 
 PROVED, NOT_PROVED, OUT_OF_SCOPE = "proved", "not proved", "out of scope"
 _SCOPE = {"property": "argmax", "guarantee": "real", "rivals": "all"}
-_LINEAR = ("coupled", "crown")
+_LINEAR, _LOCAL = ("coupled", "crown"), "crc_local"
 _TOGETHER = 16  # claims that are evaluated at a time
 _FARTHEST = 1e99  # radius, beyond which numbers may overflow
 
@@ -37,6 +37,26 @@ class Verdict(NamedTuple):
     index: int  # type: ignore[assignment]  # of a tuple, which has a method of that name
     status: str
     detail: str = ""
+
+
+class Place(NamedTuple):
+    """What is known of one margin at one input.
+
+    Attributes:
+        x: what the network receives.
+        pre: z of each hidden layer at x.
+        room: where the attacker can go; None: anywhere.
+        margins: at x and at the proof's point, behind a clip.
+        gradient: at that point; None if it has none.
+        moved: that point less where x is, behind a clip.
+    """
+
+    x: Vector
+    pre: list[Vector]
+    room: Room | None
+    margins: tuple[arb, arb]
+    gradient: Vector | None
+    moved: Vector
 
 
 class Checker:
@@ -74,13 +94,17 @@ class Checker:
     @functools.cached_property
     def _methods(self) -> set[str]:
         """Returns what the checker has the theorems for; "" is a rival that nobody proved."""
-        curved = {"crc"} if self._behind.smooth else set()
         return {
             "",
             "lipschitz",
-            *curved,
+            *(["crc"] if self._behind.smooth else ()),
+            *([_LOCAL] if self._two_layers else ()),
             *(_LINEAR if self._network.bent and not self._box else ()),
         }
+
+    @property
+    def _two_layers(self) -> bool:
+        return self._network.smooth and len(self._network.layers) == 1
 
     @functools.cached_property
     def _curvature(self) -> Curvature:
@@ -114,14 +138,18 @@ class Checker:
         held = self._box or self._clip
         rooms = [held.room(x) if held else None for x in inputs]
         balls: dict[tuple[int, str], Ball] = {}
-        for (row, rival), place, gradient in zip(pairs, places, gradients, strict=True):
-            claim, x = claims[row], inputs[row]
-            moved = [a - b for a, b in zip(points[place], points[row], strict=True)]
-            margins = [part[claim.label] - part[rival] for part in (served[row], logits[place])]
-            lefts = self._left(claim, rival, x, rooms[row], (margins, gradient, moved))
+        near: dict[int, tuple[LocalCurvature, arb]] = {}
+        for (row, rival), spot, gradient in zip(pairs, places, gradients, strict=True):
+            claim = claims[row]
+            margins = [part[claim.label] - part[rival] for part in (served[row], logits[spot])]
+            moved = [a - b for a, b in zip(points[spot], points[row], strict=True)]
+            z = [layer[row] for layer in whole]
+            place = Place(inputs[row], z, rooms[row], (margins[0], margins[1]), gradient, moved)
+            lefts = self._left(claim, rival, place)
             if claim.methods[rival] in _LINEAR and self._network.bent:
-                z = [layer[row] for layer in whole]
-                lefts = itertools.chain(lefts, self._linear(claim, rival, x, z, balls))
+                lefts = itertools.chain(lefts, self._linear(claim, rival, place, balls))
+            if claim.methods[rival] == _LOCAL and self._two_layers:
+                lefts = itertools.chain(lefts, self._local(claim, rival, place, near))
             why = self._lacks(claim, rival, lefts)
             if why:
                 failed[row].append(why)
@@ -147,47 +175,54 @@ class Checker:
             return OUT_OF_SCOPE, f"rival {rival} by {method!r}"
         return NOT_PROVED, f"rival {rival}: {lacking}"
 
-    def _left(
-        self, claim: Claim, rival: int, x: Vector, room: Room | None, there: tuple
-    ) -> Iterator[arb]:
-        """Yields what each theorem leaves of a margin at the radius, the cheapest one first.
-
-        Args:
-            claim, rival: which margin.
-            x: what the network receives.
-            room: where the attacker can go; None: anywhere.
-            there: margins at x and at the proof's point, behind a clip; the gradient there, None
-                if it has none; that point less where x is.
-        """
-        margins, gradient, moved = there
-        radius = _radius(claim, x)
-        yield margins[0] - self._network.margin_lipschitz(claim.label, rival) * radius
-        if gradient is None:
+    def _left(self, claim: Claim, rival: int, place: Place) -> Iterator[arb]:
+        """Yields what each theorem leaves of a margin at the radius, the cheapest one first."""
+        radius = _radius(claim, place.x)
+        yield place.margins[0] - self._network.margin_lipschitz(claim.label, rival) * radius
+        if place.gradient is None:
             return
         if self._clip:
-            radius = self._clip.widened(x, radius)
-        kappa = self._curvature(claim.label, rival)
-        yield minorant_left(margins[1], gradient, moved, kappa, radius, room)
+            radius = self._clip.widened(place.x, radius)
+        yield _minorant_left(place, self._curvature(claim.label, rival), radius)
 
-    def _linear(
-        self, claim: Claim, rival: int, x: Vector, pre: list[Vector], balls: dict
-    ) -> Iterator[arb]:
+    def _local(self, claim: Claim, rival: int, place: Place, near: dict) -> Iterator[arb]:
+        """Yields what curvature on a ball leaves, by one bound for all such rivals, then its own.
+
+        Args:
+            claim, rival, place: which margin.
+            near: balls and these bounds of the batch, by claim, as they are found.
+        """
+        x, radius = place.x, _radius(claim, place.x)
+        if claim.index not in near:
+            rivals = [t for t, name in enumerate(claim.methods) if name == _LOCAL]
+            points = [vector(claim.points[t]) for t in rivals if t in claim.points]
+            far = [norm([a - b for a, b in zip(point, x, strict=True)]) for point in points]
+            ball = LocalCurvature(self._network, place.pre[0], max(map(up, (radius, *far))))
+            near[claim.index] = ball, ball(claim.label, rivals)
+        ball, kappa = near[claim.index]
+        yield _minorant_left(place, kappa, radius)
+        yield _minorant_left(place, ball(claim.label, [rival]), radius)
+
+    def _linear(self, claim: Claim, rival: int, place: Place, balls: dict) -> Iterator[arb]:
         """Yields what linear bounds leave of a margin at the radius.
 
         Args:
-            claim, rival, x: as of `_left`.
-            pre: z of each hidden layer at x.
+            claim, rival, place: which margin.
             balls: of the batch, by claim and method, as they are found.
         """
-        radius, method = _radius(claim, x), claim.methods[rival]
+        radius, method = _radius(claim, place.x), claim.methods[rival]
         if (claim.index, method) not in balls:
-            args = self._network, claim.served, pre, up(radius), method == "coupled"
+            args = self._network, claim.served, place.pre, up(radius), method == "coupled"
             balls[claim.index, method] = Ball(*args)
-        for constant, row in balls[claim.index, method].margins(
-            claim.label, rival, claim.witnesses.get(rival)
-        ):
+        witness = claim.witnesses.get(rival)
+        for constant, row in balls[claim.index, method].margins(claim.label, rival, witness):
             gradient = vector(row)
-            yield arb(constant) + dot(gradient, x) - norm(gradient) * radius
+            yield arb(constant) + dot(gradient, place.x) - norm(gradient) * radius
+
+
+def _minorant_left(place: Place, kappa: arb, radius: arb) -> arb:
+    assert place.gradient is not None
+    return minorant_left(place.margins[1], place.gradient, place.moved, kappa, radius, place.room)
 
 
 def _radius(claim: Claim, x: Vector) -> arb:

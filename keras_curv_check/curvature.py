@@ -1,11 +1,14 @@
-"""Upper bounds κ with `∇²(z_y − z_t) ≽ −κ` everywhere: theorems 8.2 and 8.3."""
+"""Upper bounds κ with `∇²(z_y − z_t) ≽ −κ`, everywhere and on a ball: sections 8 and 9."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
 
 import numpy as np
 from flint import arb
 
-from keras_curv_check.balls import ZERO, up
+from keras_curv_check.balls import ZERO, Vector, up, vector
+from keras_curv_check.lines import ends_of
 from keras_curv_check.network import Network
 from keras_curv_check.rounding import gamma, norms, outward
 from keras_curv_check.rounding import up as raised
@@ -71,6 +74,30 @@ class Curvature:
         low, high = outward(middle @ one.kernel.T, off)
         size = float(raised(up(self._network.norms[index]) * through))
         return np.maximum(low, -most), np.minimum(high, most), size
+
+
+class LocalCurvature:
+    """Bounds the curvature of margins on one ball, for networks of two layers: section 9.
+
+    Args:
+        network: of two layers.
+        pre: z of the hidden layer at the centre.
+        radius: of the ball.
+    """
+
+    def __init__(self, network: Network, pre: Vector, radius: float):
+        self._network, one = network, network.file.maps[0]
+        reach = raised(radius * raised(norms(one.kernel.T) + one.kernel_error))
+        parts = zip(network.layers[0], pre, vector(reach), strict=True)
+        self._bends = np.array([ends_of(s.bends_on(z - r, z + r)) for s, z, r in parts])
+
+    def __call__(self, label: int, rivals: Iterable[int]) -> arb:
+        """Returns one κ for the margins over all of these rivals."""
+        least = np.full(len(self._bends), np.inf)
+        for column in (self._network.column(label, rival) for rival in rivals):
+            w = outward(column.middle[:, 0], np.full(len(column.middle), up(column.error)))
+            least = np.minimum(least, _products(self._bends, *w)[0])
+        return self._network.matrices[0].largest(-least)
 
 
 def _products(ends: np.ndarray, low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -26,8 +26,8 @@ class Units:
     """
 
     def __init__(self, layer: Sequence[Sigma]):
-        self.steepness = np.array([_ends(sigma.slopes) for sigma in layer])
-        self.bends = np.array([_ends(sigma.bends) for sigma in layer])
+        self.steepness = np.array([ends_of(sigma.slopes) for sigma in layer])
+        self.bends = np.array([ends_of(sigma.bends) for sigma in layer])
         low, high = self.steepness.T
         self.middle = low / 2.0 + high / 2.0
         spread = up(np.maximum(high - self.middle, self.middle - low))
@@ -83,7 +83,7 @@ class Units:
         return (value - error).min(axis=1), (value + error).max(axis=1)
 
 
-def _ends(ends: tuple[arb, arb] | None) -> tuple[float, float]:
+def ends_of(ends: tuple[arb, arb] | None) -> tuple[float, float]:
     """Returns an interval of floats around this one."""
     return (-float_above(-ends[0]), float_above(ends[1])) if ends else (np.nan, np.nan)
 

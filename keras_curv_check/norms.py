@@ -72,30 +72,47 @@ class Matrix:
         bound = _largest_eigenvalue(scaled.T if len(scaled) > len(used) else scaled)
         return arb(up(bound.sqrt() + error))
 
+    def largest(self, weights: np.ndarray) -> arb:
+        """Bounds `λ_max(V diag(weights) Vᵀ)⁺` from above, weights of any sign.
 
-def _largest_eigenvalue(scaled: np.ndarray) -> arb:
-    """Bounds `λ_max(A Aᵀ)` from above, A being this matrix, each entry off by one rounding."""
+        Raises:
+            NotProvedError: no factorisation succeeds.
+        """
+        size = float(np.abs(weights).max(initial=0.0))
+        if not size < 1e100:
+            raise NotProvedError("a bound overflows")
+        used = np.flatnonzero(weights)
+        bound = _largest_eigenvalue(self.middle[:, used], weights[used]) if size else ZERO
+        off = size * self.error * (2 * self.norm() + self.error) if self.error > 0 else ZERO
+        return arb(up(bound.max(ZERO) + off))
+
+
+def _largest_eigenvalue(scaled: np.ndarray, weights: np.ndarray | float = 1.0) -> arb:
+    """Bounds `λ_max(A diag(weights) Aᵀ)` from above, each entry of A off by one rounding."""
     largest = float(np.abs(scaled).max())
     if not 1e-100 < largest < 1e100:
         raise NotProvedError("a matrix has entries beyond 1e±100")
-    gram, side = scaled @ scaled.T, len(scaled)
-    guess = float(np.linalg.eigvalsh(gram)[-1])
+    gram, side = (scaled * weights) @ scaled.T, len(scaled)
+    values = np.linalg.eigvalsh(gram)
     for slack in _SLACKS:
-        level = guess * (1.0 + slack)
+        level = float(values[-1] + slack * np.abs(values).max())
         shifted = level * np.eye(side) - gram
         try:
             factor = np.linalg.cholesky(shifted)
         except np.linalg.LinAlgError:
             continue
-        return level + _rounded(scaled, shifted, factor)
+        return level + _rounded(scaled * np.sqrt(np.abs(weights)), shifted, factor)
     raise NotProvedError("no Cholesky factorisation succeeds")
 
 
 def _rounded(scaled: np.ndarray, shifted: np.ndarray, factor: np.ndarray) -> arb:
-    """Bounds what the rounding of A, of A Aᵀ, of the shift and of the factor may hide."""
+    """Bounds what the rounding of A, of A Aᵀ, of the shift and of the factor may hide.
+
+    A stands for `A diag(√|weights|)`.
+    """
     side, terms = scaled.shape
     squares = Matrix(scaled, ZERO).frobenius ** 2
     of_factor = gamma(side + 1) * Matrix(factor, ZERO).frobenius ** 2
     of_shift = arb(2.0 * UNIT) * float(np.abs(shifted.diagonal()).max())
-    tiny = arb(2.0) ** -900 * side * (side + terms)
+    tiny = arb(2.0) ** -740 * side * (side + terms)  # a product of three numbers within 1e100
     return gamma(terms + 8) * squares + of_factor + of_shift + tiny

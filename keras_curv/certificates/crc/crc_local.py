@@ -117,6 +117,7 @@ class LocalCurvatureCertificate(Method):
             everywhere = self.everywhere.prove(question._replace(goal=goal).take(unknown))
             radius[unknown], gradients[unknown] = everywhere.radius, everywhere.gradients
         asked = question._replace(known=radius)
+        point = np.full((*radius.shape, question.x.shape[1]), np.nan) if question.witness else None
         every = np.arange(len(question.x) if self.local_curvature.in_range else 0)
 
         def prove(rows: slice) -> tuple[np.ndarray, ...]:
@@ -124,14 +125,18 @@ class LocalCurvatureCertificate(Method):
             some = every[rows][usable & np.isfinite(radius[rows].min(axis=1))]
             if not len(some):
                 return some, radius[some], gradients[some]
-            return some, *self._batch(asked.take(some), scale[some - every[rows][0]])
+            places = None if point is None else point[some]
+            found = self._batch(asked.take(some), scale[some - every[rows][0]], places)
+            if point is not None:
+                point[some] = places
+            return some, *found
 
         size = self.local_curvature.anchor_size()
         with np.errstate(all="ignore"):
             for _, (rows, found, used) in in_batches(prove, len(every), size, NUMBERS_AT_ONCE):
                 radius[rows] = np.fmax(radius[rows], found)
                 gradients[rows] += used
-        return question.answer(self.name, radius, gradients)
+        return question.answer(self.name, radius, gradients, point=point)
 
     def ceiling(self, question: Question, weakest: WeakestPoint) -> np.ndarray:
         """See `Method`: from the least curvature on the ball; of more than two layers, about that.
@@ -163,11 +168,15 @@ class LocalCurvatureCertificate(Method):
         scale = np.min(margin / np.maximum(slope, 1e-300), axis=1)
         return scale, np.isfinite(scale) & (margin > 0.0).all(axis=1)
 
-    def _batch(self, question: Question, scale: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _batch(
+        self, question: Question, scale: np.ndarray, places: np.ndarray | None
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Returns radii `(n, rivals)` that are proved on balls, and gradients used, `(n,)`.
 
         Args:
             scale: about where radii are, `(n,)`.
+            places: written where gradients are taken that prove them, `(n, rivals, dim)`; None
+                keeps no witness.
         """
         x, label, rivals, known, goal = question[:5]
         anchor = self.local_curvature.anchor(x)
@@ -207,8 +216,11 @@ class LocalCurvatureCertificate(Method):
 
         def prove(rows: np.ndarray, curvature: Callable[..., np.ndarray]) -> np.ndarray:
             args = anchor.take(rows), x[rows], label[rows], rivals[rows], result[rows], size[rows]
-            result[rows], used = self.proved_at(*args, curvature)
+            at = None if places is None else places[rows]
+            result[rows], used = self.proved_at(*args, curvature, at)
             gradients[rows] += used
+            if places is not None:
+                places[rows] = at
             return result[rows].min(axis=1)
 
         rows = np.flatnonzero(size > aim)
@@ -235,11 +247,13 @@ class LocalCurvatureCertificate(Method):
         known: np.ndarray,
         radius: np.ndarray,
         curvature: Callable[..., np.ndarray],
+        places: np.ndarray | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Radii `(n, k)` that the balls of these radii prove, if the curvature holds; gradients.
 
         Args:
             curvature: a method of `LocalCurvature`: its bound, or its estimate.
+            places: written where gradients prove more than was known, `(n, k, dim)`.
         """
         of, column = np.nonzero(known < radius[:, None])
         y, t = label[of], rivals[of, column]
@@ -253,6 +267,10 @@ class LocalCurvatureCertificate(Method):
             pairs = (tf.constant(part[rows], tf.int32) for part in (y, t))
             numbers = map(tf.constant, (kappa[rows], radius[of[rows]], error[rows]))
             found, following = self._step(start.value, *pairs, *numbers, iterate, start.room)
+            if places is not None:
+                more = found.numpy() > np.maximum(best, known[of, column])[rows]
+                at = rows[more]
+                places[of[at], column[at]] = iterate.point.numpy()[more]
             best[rows] = np.fmax(best[rows], found.numpy())
             used += np.bincount(of[rows], minlength=len(x))
             going = best[rows] < radius[of[rows]]

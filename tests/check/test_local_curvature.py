@@ -1,0 +1,113 @@
+"""Curvature on a ball: what the package proves by it is proved again, and nothing more."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from flint import arb
+from proved_again import points_between, random_network, verdicts
+
+from keras_curv import data, read
+from keras_curv.certificates.auto import choose_method
+from keras_curv.certificates.lipschitz import LipschitzCertificate
+from keras_curv.curvature.local import LocalCurvature
+from keras_curv.network import activations
+from keras_curv.network.affine import Affine
+from keras_curv.network.network import Network
+from keras_curv.network.pinned import PinnedNetwork
+from keras_curv.network.unitwise import unit_wise
+from keras_curv_check.activations import sigma_of
+from keras_curv_check.check import NOT_PROVED, OUT_OF_SCOPE, PROVED, Checker
+from keras_curv_check.files import ProofFolder, read_network
+
+COUNT = 12
+KNOWN = {name: sigma for name, sigma in activations.SMOOTH.items() if name != "sin"}
+
+
+@pytest.fixture(scope="module")
+def network():
+    """Two units of each smooth activation, folding errors beside them."""
+    layer = unit_wise([(sigma, 2) for sigma in KNOWN.values()])
+    width, rng = 2 * len(KNOWN), np.random.default_rng(5)
+    errors = {"kernel_error": 1e-13, "bias_error": 1e-13}
+    sizes = (5, width), (width, 4)
+    maps = [Affine(rng.normal(size=pair), rng.normal(size=pair[1]), **errors) for pair in sizes]
+    return Network(maps, [layer])
+
+
+@pytest.fixture(scope="module")
+def proofs(network, tmp_path_factory):
+    """The certificates, the checker and the claims."""
+    folder = tmp_path_factory.mktemp("local")
+    method = choose_method("crc_local", network)
+    result, found = verdicts(method, points_between(network, COUNT), folder)
+    assert {one.status for one in found} == {PROVED}, found
+    opened, file = ProofFolder.open(folder / "proofs"), read_network(folder / "network.npz")
+    return result, Checker(file, opened.header), [*opened.claims(file)][0]
+
+
+def test_all_are_proved_and_only_by_the_ball(proofs):
+    result, checker, claims = proofs
+    assert len(claims) == (result.radius > 0.0).sum() > 8
+    elsewhere = [
+        dataclasses.replace(claim, methods=[name and "crc" for name in claim.methods])
+        for claim in claims
+    ]
+    assert sum(one.status == NOT_PROVED for one in checker.check(elsewhere)) > 3
+
+
+@pytest.mark.parametrize("fault", ["radius", "points", "far"])
+def test_forged_claims_are_not_proved(fault, proofs):
+    _, checker, claims = proofs
+    rng, forged = np.random.default_rng(0), []
+    for claim in claims:
+        assert claim.points
+        changed = {
+            "radius": {"radius": claim.radius * (1.005 + rng.uniform())},
+            "points": {"points": {}},
+            "far": {"points": {t: 3.0 * p - 2.0 * claim.x for t, p in claim.points.items()}},
+        }
+        forged.append(dataclasses.replace(claim, **changed[fault]))
+    assert {one.status for one in checker.check(forged)} == {NOT_PROVED}
+
+
+def test_a_curvature_that_is_too_small_is_seen(network, tmp_path, monkeypatch):
+    bound = LocalCurvature.bound
+    monkeypatch.setattr(LocalCurvature, "bound", lambda *given: 0.9 * bound(*given))
+    method = choose_method("crc_local", network)
+    _, found = verdicts(method, points_between(network, COUNT), tmp_path)
+    assert NOT_PROVED in {one.status for one in found}
+
+
+def test_in_a_box(tmp_path):
+    network = read("saved_models/digits").network
+    limits = np.zeros(network.dim), np.ones(network.dim)
+    confined = PinnedNetwork(network.affines, network.activations, None, limits=limits)
+    x = data.load_all("digits")[0][:6].reshape(6, -1).astype(np.float64)
+    header = {"threat": "l2 in a box", "box": {"low": [0.0], "high": [1.0]}}
+    _, found = verdicts(choose_method("crc_local", confined), x, tmp_path, network, **header)
+    assert len(found) > 4 and {one.status for one in found} == {PROVED}, found
+
+
+def test_deeper_networks_are_out_of_scope_at_most(tmp_path):
+    network = random_network((6, 9, 8, 4), ("softplus", "tanh"))
+    verdicts(LipschitzCertificate(network), points_between(network, 4), tmp_path)
+    opened, file = ProofFolder.open(tmp_path / "proofs"), read_network(tmp_path / "network.npz")
+    changed = {"methods": ["crc_local"] * 4}
+    claims = [
+        dataclasses.replace(claim, radius=10.0 * claim.radius, **changed)
+        for claim in [*opened.claims(file)][0]
+    ]
+    found = [*Checker(file, opened.header).check(claims)]
+    assert {one.status for one in found} == {OUT_OF_SCOPE}
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_ranges_on_intervals_are_those_of_the_package(name):
+    """Which knows them by other formulas; at jumps it rounds outward by more."""
+    theirs, ours = KNOWN[name], sigma_of(name)
+    low, high = np.sort(4.0 * np.random.default_rng(1).normal(size=(2, 300)), axis=0)
+    low[:20], high[:20] = high[:20], high[:20] + 1e-3
+    for a, b, least, most in zip(low, high, *theirs.second_range_on(low, high), strict=True):
+        found = ours.bends_on(arb(a), arb(b))
+        assert np.allclose([float(end.mid()) for end in found], [least, most], rtol=0, atol=1e-9)
