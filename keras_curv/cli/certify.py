@@ -81,7 +81,7 @@ VNNLIB.define(
     "multi_string",
     "vnnlib",
     None,
-    "File of VNN-LIB against which to verify the model, instead of certifying a data set: a box of inputs, and the outputs that are unsafe in it. Each is answered by verified, falsified, with the input that shows it, or unknown.",
+    "File of VNN-LIB against which to verify the model, instead of certifying a data set: a box of inputs, and the outputs that are unsafe in it. Each is answered by verified, falsified, with the input that shows it, or unknown. Or a list of instances (.csv), as VNN-COMP's instances.csv: model, file and seconds in each line, with a SavedModel or a .keras file as the model; --output FILE.csv writes the results as they come, --resume goes on with them.",
 )
 VNNLIB.define(
     "float", "timeout", 60.0, "Seconds for each instance, after which no more boxes are bounded."
@@ -152,7 +152,13 @@ def refuse_flags_without_effect() -> None:
         for section in (NAMED, EXAMPLES, REQUESTS, SMOOTHING, REPORTED):
             section.refuse("is not for --vnnlib, which says by itself what is verified")
         MODEL.refuse("is not for --vnnlib", but=["saved_model", *MODEL_OPTIONS])
-        OUTPUT.refuse("is not for --vnnlib", but=["summary"])
+        if not listed_instances():
+            OUTPUT.refuse("is not for --vnnlib, but for a list of instances", but=["summary"])
+            return
+        OUTPUT.refuse("is not for a list of instances", but=["output", "resume"])
+        why = "is not for a list of instances, which says it in each line"
+        MODEL.refuse(why, but=MODEL_OPTIONS)
+        VNNLIB.refuse(why, but=["vnnlib"])
         return
     VNNLIB.refuse("is for --vnnlib")
     if FLAGS.requests:
@@ -175,8 +181,33 @@ def refuse_flags_without_effect() -> None:
         )
 
 
+def listed_instances() -> bool:
+    """Returns whether --vnnlib names a list of instances."""
+    lists = [path for path in FLAGS.vnnlib if path.endswith(".csv")]
+    if lists and len(FLAGS.vnnlib) > 1:
+        raise InputError("--vnnlib takes one list of instances (.csv), or files of VNN-LIB")
+    return bool(lists)
+
+
+def verify_listed() -> int:
+    """Answers a list of instances; returns 0 if all of them are verified."""
+    with loading():
+        from keras_curv.specifications.instances import answer_all
+
+    if FLAGS.resume and FLAGS.output is None:
+        raise InputError("--resume needs the --output of the run to go on with")
+    results = set()
+    options = {"output": FLAGS.output, "resume": FLAGS.resume, **COMMAND.values(*MODEL_OPTIONS)}
+    for result, said in answer_all(FLAGS.vnnlib[0], **options):
+        results.add(result)
+        print(said, flush=True)
+    return 0 if results == {"verified"} else 3
+
+
 def verify_instances() -> int:
     """Verifies the model against instances of VNN-LIB; returns 0 if all of them are verified."""
+    if listed_instances():
+        return verify_listed()
     with loading():
         from keras_curv.files import require_replaceable, write_json
         from keras_curv.specifications.report import described, in_words

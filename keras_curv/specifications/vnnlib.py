@@ -28,7 +28,7 @@ from keras_curv.errors import about
 from keras_curv.files import read_named
 from keras_curv.threats.arrays import LARGEST
 
-_BYTES = 2**20
+MOST_BYTES = 2**20
 _CASES = 10_000
 _CONDITIONS = 1_000_000  # of all cases together, and limits
 _TOO_MANY = f"it has more than {_CASES} cases, or {_CONDITIONS} conditions in them"
@@ -104,7 +104,7 @@ _Conjunction = tuple[_Atom, ...]
 def read_vnnlib(path: str | os.PathLike) -> Instance:
     """Reads an instance from a file; InputError says what cannot be read."""
     with about(f"{os.fspath(path)} cannot be read", (OSError, UnicodeDecodeError)):
-        text = read_named(pathlib.Path(path), _BYTES).decode()
+        text = read_named(pathlib.Path(path), MOST_BYTES).decode()
     return parse_vnnlib(text, os.fspath(path))
 
 

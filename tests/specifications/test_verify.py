@@ -7,21 +7,12 @@ import keras
 import numpy as np
 import pytest
 import scripts
+from vnnlib_texts import boxed, declared
 
 from keras_curv import verify
 from keras_curv.errors import InputError
 from keras_curv.specifications.verify import Result, Verifier
 from keras_curv.specifications.vnnlib import parse_vnnlib
-
-
-def declared(inputs, outputs):
-    names = [f"X_{i}" for i in range(inputs)] + [f"Y_{j}" for j in range(outputs)]
-    return "".join(f"(declare-const {name} Real)" for name in names)
-
-
-def boxed(low, high):
-    ends = enumerate(zip(low, high, strict=True))
-    return "".join(f"(assert (>= X_{i} {a!r}))(assert (<= X_{i} {b!r}))" for i, (a, b) in ends)
 
 
 def network(*kernels, activation="relu"):
