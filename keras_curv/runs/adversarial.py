@@ -49,12 +49,14 @@ class AdversarialPoints:
 
     def __init__(self, certifier: Certifier, settings: str = "", *, resume: bool = False):
         self._certifier, self._settings, self._resume = certifier, settings.encode(), resume
-        self._rows: list[tuple[int, bool]] = []
+        self._rows: list[tuple[int, int, bool]] = []  # prediction, label, whether it holds
         self.distance = np.zeros(0)
 
     def add(self, rows: Iterable[Row]) -> None:
-        """Takes more rows, in their order."""
-        self._rows += [(row.prediction, row.status in CORRECT) for row in rows]
+        """Takes more rows, in their order. A property is one of the label, where there is one."""
+        for row in rows:
+            label = row.prediction if row.label is None else row.label
+            self._rows.append((row.prediction, label, row.status in CORRECT))
 
     def search(self, batches: Iterable[np.ndarray], path: str) -> None:
         """Searches near all examples, and writes what was found.
@@ -74,10 +76,11 @@ class AdversarialPoints:
                 x = batch[start : start + _TOGETHER]
                 rows = self._rows[done : done + len(x)]
                 parts.append(pathlib.Path(f"{path}.{done}.part"))
-                found.append(self._part(parts[-1], x, *map(np.array, zip(*rows, strict=True))))
+                _, label, holds = map(np.array, zip(*rows, strict=True))
+                found.append(self._part(parts[-1], x, label, holds))
                 done += len(x)
         x, self.distance, becomes = (np.concatenate(parts) for parts in zip(*found, strict=True))
-        prediction = np.array([prediction for prediction, _ in self._rows])
+        prediction = np.array([prediction for prediction, *_ in self._rows])
 
         def write(file: BinaryIO) -> None:
             np.savez(file, x=x, distance=self.distance, becomes=becomes, prediction=prediction)

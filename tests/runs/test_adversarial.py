@@ -100,6 +100,22 @@ def test_every_property_is_searched(spelling, outputs, last, tmp_path):
         assert (after[met, 0] <= after[met, 1] - 5.0 + 1e-4).all()
 
 
+@pytest.mark.parametrize(("spelling", "margin"), [("harmful:2", 1.0), ("top_2", 1.0)])
+def test_a_property_of_the_label_is_attacked_there_and_not_at_the_prediction(
+    spelling, margin, tmp_path
+):
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(3)])
+    model.layers[-1].set_weights([np.eye(3), np.zeros(3)])
+    x, y = np.array([[2.0, 1.0, 0.0]] * 2, np.float32), np.array([1, 0])
+    path = str(tmp_path / "a.npz")
+    options = {"property": spelling, "method": "lipschitz", "adversarial": path, "radii": [0.1]}
+    certify_examples(model, (x, y), **options)
+    with np.load(path) as file:
+        assert file["prediction"].tolist() == [0, 0]
+        assert file["distance"][0] == pytest.approx(margin / 2**0.5, rel=1e-3)
+        assert file["distance"][1] > 1.1
+
+
 def test_directions_of_a_basis(tmp_path):
     basis = np.ones((DIM, 1))
     points, radius = found(tmp_path / "a.npz", built(4), threat={"basis": basis.tolist()})
