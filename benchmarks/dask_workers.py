@@ -2,8 +2,10 @@
 
     python benchmarks/dask_workers.py --data_dir DIR
 
-Dask's scheduler and workers are there before each command. A killed worker dies as soon as there
-are rows of ten batches. The rows of all runs must be the same bytes.
+Dask's scheduler and workers are there before each command. Each worker has one core, so that more
+of them can show what they gain, up to the number of cores. The command has any core: it reads model
+and examples, then waits. Without a runner it runs twice, on one core and on all. A killed worker
+dies as soon as there are rows of ten batches. The rows of all runs must be the same bytes.
 """
 
 import os
@@ -26,6 +28,15 @@ _DATA_DIR = flags.DEFINE_string("data_dir", None, "Where tfds finds MNIST.")
 _MODEL = flags.DEFINE_string("saved_model", str(ROOT / "saved_models" / "mnist_2x1024"), "")
 _COUNT = flags.DEFINE_integer("count", 5000, "Examples.")
 _PROCESSES = flags.DEFINE_multi_integer("processes", [1, 2, 3], "Workers.")
+# Run in each worker process, also in one that takes the place of a killed one.
+ONE_CORE = """
+import os
+
+def dask_setup(worker):
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, {cores[worker.name % len(cores)]})
+"""
+
 _BATCH = flags.DEFINE_integer("batch_size", 100, "Examples in a batch.")
 
 
@@ -44,12 +55,12 @@ def batches(output):
 
 
 def measure(processes, output, kill):
-    """Returns the seconds of one command, and the processor seconds of all workers in it."""
-    with distributed.LocalCluster(
-        n_workers=processes, threads_per_worker=1, processes=True, dashboard_address=":0"
-    ) as cluster:
+    """Returns the seconds of one command, those of them after its first batch, and the processor
+    seconds of all workers in it."""
+    known = dict(threads_per_worker=1, processes=True, dashboard_address=":0", preload=[ONE_CORE])
+    with distributed.LocalCluster(n_workers=processes, **known) as cluster:
         workers = [psutil.Process(one.process.pid) for one in cluster.workers.values()]
-        started, spent = time.monotonic(), {}
+        started, first, spent = time.monotonic(), None, {}
         job = command(
             output,
             *("--runner", "DaskRunner", "--beam_option"),
@@ -59,30 +70,41 @@ def measure(processes, output, kill):
             for worker in workers:
                 if worker.is_running():
                     spent[worker.pid] = sum(worker.cpu_times()[:2])
-            if kill and batches(output) >= 10:
+            done = batches(output)
+            if done and first is None:
+                first = time.monotonic()
+            if kill and done >= 10:
                 os.kill(workers[-1].pid, signal.SIGKILL)
                 kill = False
             time.sleep(0.1)
         assert job.returncode == 0 and not kill
-        return time.monotonic() - started, sum(spent.values())
+        ended = time.monotonic()
+        return ended - started, ended - (first or ended), sum(spent.values())
 
 
 def main(argv):
     del argv
     table = Table(title=f"{pathlib.Path(_MODEL.value).name}, {os.cpu_count()} cores")
-    for column in ("workers", "killed", "s", "CPU s of the workers", "load before"):
+    names = "s", "s after the first batch", "CPU s of the workers", "load before"
+    for column in ("workers", "killed", *names):
         table.add_column(column, justify="right")
     with tempfile.TemporaryDirectory() as folder:
-        alone, started = pathlib.Path(folder) / "alone.csv", time.monotonic()
-        assert command(alone).wait() == 0
-        load = os.getloadavg()[0]
-        table.add_row("no runner", "", f"{time.monotonic() - started:.1f}", "", f"{load:.1f}")
+        alone = pathlib.Path(folder) / "alone.csv"
+        cores = sorted(os.sched_getaffinity(0))
+        for some in (cores, cores[:1]):
+            load, started = os.getloadavg()[0], time.monotonic()
+            alone.unlink(missing_ok=True)
+            job = command(alone)
+            psutil.Process(job.pid).cpu_affinity(some)
+            assert job.wait() == 0
+            what = "no runner, one core" if some != cores else f"no runner, {len(cores)} cores"
+            table.add_row(what, "", f"{time.monotonic() - started:.1f}", "", "", f"{load:.1f}")
         runs = [(n, False) for n in _PROCESSES.value] + [(max(_PROCESSES.value), True)]
         for processes, kill in runs:
             output, load = alone.with_name(f"{processes}-{kill}.csv"), os.getloadavg()[0]
-            seconds, cpu = measure(processes, output, kill)
+            measured = measure(processes, output, kill)
             assert output.read_bytes() == alone.read_bytes()
-            figures = f"{seconds:.1f}", f"{cpu:.1f}", f"{load:.1f}"
+            figures = [f"{value:.1f}" for value in (*measured, load)]
             table.add_row(str(processes), "1" if kill else "", *figures)
             print(processes, kill, *figures, file=sys.stderr, flush=True)
     Console(width=110).print(table)

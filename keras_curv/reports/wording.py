@@ -210,11 +210,9 @@ def looseness(summary: dict) -> dict[str, str]:
     share = summary.get("proved_of_met")
     if share is None or summary.get("decide"):
         return {}
-    met = f"of the {summary['met']:,} correct ones near which one was met"
-    text = (
-        f"{percent(share, 1)} of the distance of the nearest adversarial point met, in the median"
-    )
-    return {"tightness": f"{text} {met}"} | ({"advice": _ADVICE} if share < _LOOSE else {})
+    met = f"the median of {summary['met']:,} correct examples near which one was found"
+    text = f"{percent(share, 1)} of the distance to the nearest adversarial point"
+    return {"tightness": f"{text}, {met}"} | ({"advice": _ADVICE} if share < _LOOSE else {})
 
 
 def _integers(summary: dict) -> str:

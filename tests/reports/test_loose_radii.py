@@ -81,4 +81,4 @@ def test_a_net_with_kinks_is_told_of(tmp_path, rng):
 
 def test_the_report_says_so_too(tmp_path, rng):
     x = rng.normal(size=(3, 4, 4)).astype(np.float32)
-    assert "adversarial point met, in the median" in report_of(tmp_path, dense((4, 4)), x)
+    assert "nearest adversarial point, the median of" in report_of(tmp_path, dense((4, 4)), x)
