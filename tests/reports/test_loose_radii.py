@@ -42,7 +42,7 @@ def test_an_example_without_a_radius_counts_as_none():
 def test_there_is_advice_where_radii_are_loose(share, advised):
     found = wording.looseness({"proved_of_met": share, "met": 1200})
     assert found["tightness"].startswith(f"{wording.percent(share, 1)} of the distance")
-    assert "1,200 correct ones" in found["tightness"]
+    assert "1,200 correct examples" in found["tightness"]
     assert ("keras_curv.smoothed" in found.get("advice", "")) == advised
 
 
