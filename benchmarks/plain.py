@@ -1,8 +1,8 @@
 """The model of a benchmark: a SavedModel, or a net that is trained plainly on the spot.
 
 `--saved_model DIR`, or `--plain ACTIVATION` with `--layers`, `--width` and `--epochs`, or
-`--residual FILTERS`, `--convnet` or `--strided`, with `--epochs`: Keras, Adam at 1e-3, batches of
-64, seed 0, no defence.
+`--residual FILTERS`, `--convnet`, `--strided`, `--skip` or `--isometric`, with `--epochs`: Keras,
+Adam at 1e-3, batches of 64, seed 0, no defence but of the last, whose layers keep lengths.
 """
 
 import pathlib
@@ -32,21 +32,32 @@ _CONVNET = flags.DEFINE_bool(
 _STRIDED = flags.DEFINE_bool(
     "strided", False, "A net of two strided convolutions and a dense layer, to train plainly."
 )
+_SKIP = flags.DEFINE_bool(
+    "skip", False, "A small convolutional net with one residual block and max pooling, likewise."
+)
+_ISOMETRIC = flags.DEFINE_bool(
+    "isometric", False, "256-256 relu with orthogonal kernels, likewise; softmax of 16 × logits."
+)
+_TRAINED_ON = flags.DEFINE_integer("trained_on", None, "Images, the first ones; default: all.")
 _EPOCHS = flags.DEFINE_integer("epochs", 3, "Of the plain net.")
 
 
 def model_and_examples():
     """Returns what to certify (a directory, or a Keras model), its name, and the examples."""
     examples = data.load(_DATASET.value, _SPLIT.value).limited(_LIMIT.value)
-    convolutional = _RESIDUAL.value is not None or _CONVNET.value or _STRIDED.value
-    if _PLAIN.value is None and not convolutional:
+    others = (_CONVNET, _STRIDED, _SKIP, _ISOMETRIC)
+    if _PLAIN.value is None and _RESIDUAL.value is None and not any(o.value for o in others):
         return _MODEL.value, _MODEL.value, examples
-    x, y = data.load(_DATASET.value, "train").arrays()
+    x, y = training_set()
     keras.utils.set_random_seed(0)
     if _CONVNET.value:
         model, name = convnet(x.shape[1:]), "convolutional net of Keras's example"
     elif _STRIDED.value:
         model, name = strided(x.shape[1:]), "16 and 32 strided filters, 100 units, relu"
+    elif _SKIP.value:
+        model, name = skip(x.shape[1:]), "8 filters, one residual block, relu"
+    elif _ISOMETRIC.value:
+        model, name = isometric(x.shape[1:]), "256-256 relu, orthogonal kernels"
     elif _RESIDUAL.value:
         model, name = residual(x.shape[1:], _RESIDUAL.value), f"residual, {_RESIDUAL.value} filters"
     else:
@@ -56,9 +67,18 @@ def model_and_examples():
         )
         name = f"{_LAYERS.value} × {_WIDTH.value} {_PLAIN.value}"
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    model.compile(keras.optimizers.Adam(1e-3), loss)
+    if _ISOMETRIC.value:  # margins are small, and their gradients would be
+        model.compile(keras.optimizers.Adam(1e-3), lambda y, logits: loss(y, 16.0 * logits))
+    else:
+        model.compile(keras.optimizers.Adam(1e-3), loss)
     model.fit(x, y, batch_size=64, epochs=_EPOCHS.value, verbose=0)
     return model, f"plain {name}, {_EPOCHS.value} epochs", examples
+
+
+def training_set():
+    """Returns the images and labels that nets are trained on."""
+    found = data.load(_DATASET.value, "train")
+    return (found if _TRAINED_ON.value is None else found.limited(_TRAINED_ON.value)).arrays()
 
 
 def convnet(shape):
@@ -91,6 +111,37 @@ def strided(shape):
             layers.Dense(10),
         ]
     )
+
+
+class Orthogonal(keras.constraints.Constraint):
+    """Keeps the columns of a kernel orthonormal, by two steps of Newton–Schulz."""
+
+    def __call__(self, kernel):
+        for _ in range(2):
+            gram = keras.ops.transpose(kernel) @ kernel
+            kernel = 1.5 * kernel - 0.5 * kernel @ gram
+        return kernel
+
+
+def isometric(shape):
+    """Returns 256-256 with orthonormal columns in all kernels: no layer lengthens anything."""
+    layers = keras.layers
+    kept = {"kernel_initializer": "orthogonal", "kernel_constraint": Orthogonal()}
+    hidden = [layers.Dense(256, "relu", **kept) for _ in range(2)]
+    return keras.Sequential(
+        [keras.Input(shape), layers.Flatten(), *hidden, layers.Dense(10, **kept)]
+    )
+
+
+def skip(shape):
+    """Returns a strided convolution, a residual block, max pooling and a dense layer."""
+    layers = keras.layers
+    inputs = keras.Input(shape)
+    x = layers.Conv2D(8, 4, strides=2, padding="same", activation="relu")(inputs)
+    inner = layers.Conv2D(8, 3, padding="same", activation="relu")(x)
+    inner = layers.Conv2D(8, 3, padding="same")(inner)
+    x = layers.MaxPooling2D(2)(layers.ReLU()(layers.Add()([x, inner])))
+    return keras.Model(inputs, layers.Dense(10)(layers.Flatten()(x)))
 
 
 def residual(shape, filters):

@@ -18,7 +18,7 @@ from absl import app, flags
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
 
-from plain import model_and_examples
+from plain import model_and_examples, training_set
 
 import keras_curv
 
@@ -62,7 +62,7 @@ def main(argv):
     smooth = keras_curv.smoothed(net, _ACTIVATION.value)
     add("smoothed", smooth, _METHOD.value)
     start = time.perf_counter()
-    fine_tune(smooth, *keras_curv.data.load_all(flags.FLAGS.dataset, "train"))
+    fine_tune(smooth, *training_set())
     add(f"fine-tuned in {time.perf_counter() - start:.0f} s", smooth, _METHOD.value)
 
 

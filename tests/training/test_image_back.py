@@ -35,6 +35,7 @@ STACKS = {  # what is behind the first map, its input, and whether it goes by la
     "causal": (lambda: [L.Conv1D(4, 3, padding="causal")], SEQUENCE, True),
     "two convolutions": (lambda: [L.Conv2D(3, 2), L.Conv2D(2, 2)], IMAGE, False),
     "pooled": (lambda: [L.Conv2D(3, 2), L.AveragePooling2D(2, 1)], IMAGE, False),
+    "behind a pool": (lambda: [L.AveragePooling2D((2, 1)), L.Conv2D(3, 2)], IMAGE, True),
     "separable": (lambda: [L.SeparableConv2D(3, 2)], IMAGE, False),
     "repeated": (lambda: [L.UpSampling2D(2), L.Conv2D(3, 3)], IMAGE, False),
 }

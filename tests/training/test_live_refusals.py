@@ -35,16 +35,6 @@ def _with(function):
     return keras.Model(inputs, L.Dense(3)(function(L.Dense(5, "tanh")(inputs))))
 
 
-def _repeated(*before):
-    """A layer called twice: in a list of layers it stands but once."""
-    shared = L.Dense(4, "tanh", kernel_initializer=keras.initializers.Orthogonal(seed=1))
-    last = L.Dense(3, kernel_initializer=keras.initializers.RandomNormal(stddev=0.01, seed=1))
-    inputs = hidden = keras.Input((4,))
-    for layer in (*before, shared, shared, last):
-        hidden = layer(hidden)
-    return keras.Model(inputs, hidden)
-
-
 def _two_inputs():
     inputs = [keras.Input((4,)), keras.Input((4,))]
     return keras.Model(inputs, L.Dense(3)(L.Add()(inputs)))
@@ -140,17 +130,23 @@ REFUSED = {
         ),
         r"layer 'third' \(Flatten\) with data_format='channels_first'.* it reads .*last",
     ),
-    "skip connection": (
-        lambda: _branched(lambda a, b: L.Add()([a, b])),
-        r"\(Add\).*chain, or Carry$",
+    "maximum": (
+        lambda: _branched(lambda a, b: L.Maximum(name="third")([a, b])),
+        r"layer 'third' \(Maximum\).*; Maximum → Average$",
     ),
-    "skip by an operation": (lambda: _branched(lambda a, b: a + b), r"\(Add\)"),
+    "product": (
+        lambda: _branched(lambda a, b: L.Multiply(name="third")([a, b])),
+        r"layer 'third' \(Multiply\).*certified, but not trained: Add, ",
+    ),
+    "sum with a constant": (lambda: _branched(lambda a, b: b + 1.0), r"\(Add\) of a constant"),
+    "sum that is broadcast": (
+        lambda: _branched(lambda a, b: L.Add(name="third")([L.Dense(1)(a), b])),
+        r"layer 'third' \(Add\) of examples of shapes \[\(1,\), \(4,\)\]",
+    ),
     "operation that data seldom meet": (
         lambda: _with(lambda z: keras.ops.clip(z, -1e6, 1e6)),
         "'clip' .Clip.",
     ),
-    "layer called twice": (_repeated, "not a plain chain"),
-    "layer called twice on pixels": (lambda: _repeated(L.Rescaling(1 / 255)), "not a plain chain"),
 }
 
 

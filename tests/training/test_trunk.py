@@ -12,8 +12,9 @@ from keras_curv.reading.served_model import read
 from keras_curv.training.rivals.pgd import PGDModel
 from keras_curv.training.run.recipe import Recipe
 from keras_curv.training.run.warm_start import start_from
-from keras_curv.training.trainable.affine_layers import AffineLayers
+from keras_curv.training.trainable.flows import Flow, Source
 from keras_curv.training.trainable.keras_functions import absolute
+from keras_curv.training.trainable.live_map import LiveMap, Units
 from keras_curv.training.trainable.trunk import Orthogonal, taps, trunk_layers
 
 L = keras.layers
@@ -152,7 +153,9 @@ def test_kernels_stay_orthogonal(channels):
         layer = L.Conv2D(channels, shape[0], strides, "same")
         layer.build((None, 8, 8, shape[2]))
         layer.kernel.assign(moved)
-        dense = AffineLayers([layer], (8, 8, shape[2])).weights()[0].numpy()
+        start = Source((8, 8, shape[2]))
+        flow = Flow(layer, [start], layer.compute_output_shape((None, *start.shape))[1:])
+        dense = LiveMap([Units(start)], [flow]).weights()[0].numpy()
         assert spectral_norm_bound(dense) <= 1.0 + 1e-5
         if shifts:
             assert np.all(moved * (1.0 - taps(shape)) == 0.0)

@@ -23,8 +23,8 @@ class BallModel(LogitsModel):
     of the step; those of `evaluate` and validation are at ρ.
 
     Args:
-        base: a built model with one input and one output of logits, a plain chain of layers
-            that `LiveNetwork` reads, with any activation of `activations`.
+        base: a built model with one input and one output of logits, of layers that
+            `LiveNetwork` reads, with any activation of `activations`.
         radius: ρ > 0 of the ball, in units of the model's input.
         ramp_steps: training steps over which the radius rises, evenly, from ρ/20 to ρ; updates of
             the weights where gradients are accumulated.

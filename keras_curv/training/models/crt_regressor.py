@@ -40,8 +40,8 @@ class CRTRegressor(WorstCaseModel):
     rest on an estimated κ: only a certificate is a bound.
 
     Args:
-        base: a built model with one input and one output of numbers, `(n, outputs)`, a plain chain
-            of layers that `LiveNetwork` reads.
+        base: a built model with one input and one output of numbers, `(n, outputs)`, of layers
+            that `LiveNetwork` reads.
         radius: ρ > 0 of the ball, in units of the model's input, or of the threat.
         gamma: γ ≥ 0, weight of the mean curvature of the outputs.
         attack_steps: gradients for each end.

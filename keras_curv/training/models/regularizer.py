@@ -16,7 +16,7 @@ from keras_curv.errors import require_non_negative
 from keras_curv.network.activations import SMOOTH
 from keras_curv.network.network import likeliest_rivals
 from keras_curv.training.models.logits_model import LogitsModel
-from keras_curv.training.trainable.curvature_estimate import CurvatureEstimate
+from keras_curv.training.trainable.curvature_estimate import CurvatureEstimate, of_pairs
 
 
 def curvature_penalty(gamma: float, minus_m: tf.Tensor, weight: Any) -> tf.Tensor | float:
@@ -42,8 +42,8 @@ class CurvatureRegularizer(LogitsModel):
     the base trains as it would alone, bit for bit.
 
     Args:
-        base: a built model with one input and one output of logits, a plain chain of layers
-            that `LiveNetwork` reads.
+        base: a built model with one input and one output of logits, of layers that
+            `LiveNetwork` reads.
         gamma: γ ≥ 0.
 
     Raises:
@@ -74,10 +74,10 @@ class CurvatureRegularizer(LogitsModel):
         self, x: tf.Tensor, y: tf.Tensor, weight: Any, training: bool
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the compiled loss, plus the penalty."""
-        if training:
-            self.curvature.advance(self.live.now())
+        network = self.live.now()
+        vectors = self.curvature.advance(network) if training else None
         loss, outputs = super().step_loss(x, y, weight, training)
         rival = likeliest_rivals(tf.cast(outputs, tf.float32), y, 1)[:, 0]
-        minus_m = self.curvature.of_pairs(self.live.now(), y, rival)
+        minus_m = of_pairs(self.curvature.estimate(network, vectors), y, rival)
         self.curvature_metric.update_state(minus_m)
         return loss + curvature_penalty(self.gamma, minus_m, weight), outputs

@@ -35,7 +35,7 @@ from keras_curv.training.models.ball_model import BallModel, constants, flattene
 from keras_curv.training.models.regularizer import curvature_penalty
 from keras_curv.training.models.threatened import Threatened
 from keras_curv.training.trainable.centring import Centring
-from keras_curv.training.trainable.curvature_estimate import CurvatureEstimate, Reached
+from keras_curv.training.trainable.curvature_estimate import CurvatureEstimate, of_pairs
 from keras_curv.training.trainable.trunk import Behind, LipschitzEstimate, through
 
 
@@ -51,7 +51,7 @@ class Attacked(NamedTuple):
             given them, or offsets of the features behind a trunk, `(n, k, features)`.
         minus_m: κ, `(n, k)`.
         hidden: what the network made of the points, where that need not be worked out again.
-        reached: for `CurvatureEstimate.estimate`.
+        kappa: of all pairs, `(logits, logits)`; differentiable, all else is constant.
     """
 
     label: tf.Tensor
@@ -61,7 +61,7 @@ class Attacked(NamedTuple):
     worst: ProximalAttack
     minus_m: tf.Tensor
     hidden: Hidden | None
-    reached: Reached | None
+    kappa: tf.Tensor
 
     def dual_values(self, logits: tf.Tensor, minus_m: tf.Tensor) -> tf.Tensor:
         """Returns V_t, `(n, k)`, from the logits at the attacked points, `(n·k, logits)`."""
@@ -163,7 +163,7 @@ class WorstCaseModel(BallModel):
         return loss + curvature_penalty(self.gamma, minus_m, weight), attacked.output
 
     def attack(self, x: tf.Tensor, y: tf.Tensor, training: bool) -> Attacked:
-        """Finds the worst points, constants to the gradient; a step that trains moves the state."""
+        """Finds the worst points; a step that trains moves the state."""
         if training and self.lipschitz is not None:
             self.lipschitz.advance()
         network, start, reach = self.start(x)
@@ -173,8 +173,8 @@ class WorstCaseModel(BallModel):
         vectors = self.curvature.advance(network) if training else None
         if training and self.centring is not None:
             self.centring.advance(network.hidden(start)[1:])
-        reached = self.curvature.reached(network, vectors) if self.live.is_dense else None
-        minus_m = self.curvature.of_pairs(network, label, rival, reached)
+        kappa = self.curvature.estimate(network, vectors)
+        minus_m = of_pairs(kappa, label, rival)
         radius, steps = self.current_radius(training), self.attack_steps
         if reach is None:
             worst, hidden = worst_in_ball(network, start, label, rival, radius, minus_m, steps)
@@ -194,7 +194,8 @@ class WorstCaseModel(BallModel):
             points = network.inputs(points) if isinstance(network, Threatened) else points
             points = tf.reshape(points, tf.concat([[-1], tf.shape(x)[1:]], axis=0))
         worst = worst._replace(point=points)
-        return constants(Attacked(label, rival, harms, output, worst, minus_m, hidden, reached))
+        found = Attacked(label, rival, harms, output, worst, minus_m, hidden, kappa)
+        return constants(found)._replace(kappa=kappa)
 
     def start(self, x: tf.Tensor) -> tuple[FeedForward, tf.Tensor, Reach | None]:
         """Returns the network that is attacked, where attacks begin, and what confines them."""
@@ -232,8 +233,7 @@ class WorstCaseModel(BallModel):
 
     def minus_m(self, attacked: Attacked) -> tf.Tensor:
         """Returns κ of the attacked pairs, `(n, k)`; differentiable."""
-        pairs = attacked.label, attacked.rival, attacked.reached
-        return self.curvature.of_pairs(self.network(), *pairs)
+        return of_pairs(attacked.kappa, attacked.label, attacked.rival)
 
     @abc.abstractmethod
     def base_outputs(self, logits: tf.Tensor) -> tf.Tensor:

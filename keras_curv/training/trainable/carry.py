@@ -13,6 +13,8 @@ from keras_curv.errors import InputError
 class Carry(keras.layers.Layer):
     """Passes its input on beside the output of a dense layer: `[x, σ(x W + b)]`.
 
+    In a row of layers it is what Concatenate of x and Dense is in a graph, and is trained as that.
+
     Where the next layer gives the new units no weight, the network and every bound of its curvature
     are those without them, and both are continuous in that weight: depth is used where it pays.
     Several in a row each see the outputs of all before them.

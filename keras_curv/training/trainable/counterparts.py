@@ -39,7 +39,6 @@ _SMOOTHER = {  # None: what was chosen
     "hard_tanh": "tanh",
     "hard_silu": "silu",
 }
-_BRANCHES = ("Add", "Subtract", "Average", "Concatenate", "Maximum", "Minimum", "Multiply")
 _PUTS = ", which keras_curv.smoothed(model) puts there"
 _PROBABILITIES = ("softmax", "log_softmax")
 
@@ -102,8 +101,10 @@ def instead(layer: Any) -> str:
         return f"{name} → Activation({RELU!r}){_PUTS}"
     if isinstance(layer, _layers.Softmax):
         return "base must return logits: leave it out, as keras_curv.smoothed(model) does"
-    if name in _BRANCHES:
-        return "what branches can be certified, but not trained: layers in a chain, or Carry"
+    if name in ("Maximum", "Minimum"):
+        return f"{name} → {_INSTEAD[name]}"
+    if name in ("Multiply", "Dot", "Attention", "MultiHeadAttention"):
+        return "products can be certified, but not trained: Add, Subtract, Average or Concatenate"
     if name.startswith("Random"):
         return "augment the data before the model"
     return (

@@ -23,7 +23,6 @@ from keras_curv.network.activations import Activation
 from keras_curv.network.network import FeedForward
 from keras_curv.network.products import Product
 from keras_curv.numerics import intervals
-from keras_curv.numerics.known import known
 from keras_curv.training.models.state import TrainingState
 
 _Map = Callable[[tf.Tensor], tf.Tensor]
@@ -31,21 +30,16 @@ _Span = tuple[int, int]  # from one hidden layer to another, both included, coun
 
 
 class Vectors(NamedTuple):
-    """Vectors of power iteration, each list by spans or kernels; constants to the gradient."""
+    """Vectors of power iteration, each list by spans or kernels; constants to the gradient.
+
+    Attributes:
+        diagonals: `(−d_lo)⁺` at these, see `_diagonals`; differentiable.
+    """
 
     pairs: list[tf.Tensor]
     products: list[tf.Tensor]
     kernels: list[tf.Tensor]
-
-
-class Reached(NamedTuple):
-    """The vectors, and the products of single kernels with those of the class pairs, by layers.
-
-    A product of several kernels is not among them, as the gradient of one kernel needs the others.
-    """
-
-    vectors: Vectors
-    pairs: list[tf.Tensor]
+    diagonals: list[tf.Tensor]
 
 
 class CurvatureEstimate(TrainingState):
@@ -95,44 +89,29 @@ class CurvatureEstimate(TrainingState):
         first = tf.equal(self.steps, 0)
         vectors = self._iterated(network, tf.where(first, self.start_iterations - 1, 0), written=1)
         for variables, moved in zip(
-            (self.pair_vectors, self.product_vectors, self.kernel_vectors), vectors, strict=True
+            (self.pair_vectors, self.product_vectors, self.kernel_vectors), vectors[:3], strict=True
         ):
             for variable, vector in zip(variables, moved, strict=True):
                 variable.assign(vector)
         self.steps.assign_add(1)
         return vectors
 
-    def reached(self, network: FeedForward, vectors: Vectors | None = None) -> Reached:
-        """Returns the products of kernels with the vectors of the class pairs; moves nothing.
-
-        Args:
-            vectors: those that `advance` has just returned; None: the present ones.
-        """
-        products = network.products(tf.float32)
-        vectors = self._vectors(network) if vectors is None else vectors
-        rows = zip(self.pair_spans, vectors.pairs, strict=True)
-        single = [
-            self._forward(products, span, pairs) for span, pairs in rows if span[0] == span[1]
-        ]
-        return Reached(vectors, single)
-
-    def estimate(self, network: FeedForward, reached: Reached | None = None) -> tf.Tensor:
+    def estimate(self, network: FeedForward, vectors: Vectors | None = None) -> tf.Tensor:
         """Returns κ for every (label, rival), `(classes, classes)`; moves nothing.
 
         Args:
-            reached: of the same weights, all maps dense; its products are not computed again, but
-                for their gradients.
+            vectors: those that `advance` has just returned, of the same weights; None: the present
+                ones.
         """
-        vectors = self._vectors(network) if reached is None else reached.vectors
+        vectors = self._vectors(network) if vectors is None else vectors
         products = network.products(tf.float32)
-        diagonals = self._diagonals(network, self._kernel_norms(products, vectors.kernels))
         lipschitz = self._lipschitz(products, vectors.products)
         squares: list[list[tf.Tensor]] = [[] for _ in self.activations]
         for span, pairs in zip(self.pair_spans, vectors.pairs, strict=True):
             reach = self._forward(products, span, pairs)
-            if reached is not None and span[0] == span[1]:
-                reach = known(reached.pairs[span[0]], reach)
-            squares[span[1]].append(tf.reduce_sum(diagonals[span[1]] * reach * reach, axis=1))
+            squares[span[1]].append(
+                tf.reduce_sum(vectors.diagonals[span[1]] * reach * reach, axis=1)
+            )
         total = tf.zeros((self.classes**2,))
         for terms in squares:
             whole, *others = terms
@@ -141,24 +120,12 @@ class CurvatureEstimate(TrainingState):
             total += whole
         return tf.reshape(total, (self.classes, self.classes))
 
-    def of_pairs(
-        self,
-        network: FeedForward,
-        label: tf.Tensor,
-        rival: tf.Tensor,
-        reached: Reached | None = None,
-    ) -> tf.Tensor:
-        """Returns κ of each label `(n,)` and its rivals, `(n, …)`; see `estimate`."""
-        matrix = self.estimate(network, reached)
-        rows = tf.matmul(tf.one_hot(label, matrix.shape[0]), matrix)
-        return tf.gather(rows, rival, batch_dims=1)
-
     def _vectors(self, network: FeedForward) -> Vectors:
         # The first vectors are random: before the first step, iterate for this one answer.
         return self._iterated(network, tf.where(self.steps > 0, 0, self.start_iterations))
 
     def _iterated(self, network: FeedForward, iterations: tf.Tensor, written: int = 0) -> Vectors:
-        """Returns the vectors after so many more steps, constants to the gradient.
+        """Returns the vectors after so many more steps.
 
         Args:
             iterations: steps in a loop.
@@ -185,7 +152,7 @@ class CurvatureEstimate(TrainingState):
         diagonals = self._diagonals(network, self._kernel_norms(maps, kernels))
         grams = [moved(span, diagonals[span[1]]) for span in self.pair_spans]
         pairs = powered(grams, self.pair_vectors)
-        return Vectors(pairs, products, kernels)
+        return Vectors(pairs, products, kernels, diagonals)
 
     def _forward(self, products: list[Product], span: _Span, rows: tf.Tensor) -> tf.Tensor:
         """Returns rows times `s_i W_{i+1} c_{i+1} ⋯ W_{j+1}`."""
@@ -248,6 +215,12 @@ class CurvatureEstimate(TrainingState):
             if index > 1:
                 norm = kernel_norms[index] * activation.steepest * norm
         return diagonals[::-1]
+
+
+def of_pairs(matrix: tf.Tensor, label: tf.Tensor, rival: tf.Tensor) -> tf.Tensor:
+    """Returns κ of each label `(n,)` and its rivals, `(n, …)`, by that of all pairs."""
+    rows = tf.matmul(tf.one_hot(label, matrix.shape[0]), matrix)
+    return tf.gather(rows, rival, batch_dims=1)
 
 
 def _telescoped(norms: list[tf.Tensor], before: list[tf.Tensor]) -> tf.Tensor:

@@ -11,19 +11,19 @@ from keras_curv.network.activations import Activation
 from keras_curv.network.network import FeedForward
 from keras_curv.network.products import Product, last_axis_product
 from keras_curv.numerics.known import known, materialized
-from keras_curv.training.trainable.affine_layers import AffineLayers, CarriedLayers
+from keras_curv.training.trainable.live_map import LiveMap
 
 _FEW = 64  # classes up to which all logits are quicker than the margins of some
 
 
 class Snapshot(FeedForward):
-    """A network whose kernels and biases are those of affine layers at this moment."""
+    """A network whose kernels and biases are those of its maps at this moment."""
 
     def __init__(
         self,
         sizes: tuple[int, ...],
         activations: tuple[Activation, ...],
-        maps: Sequence[AffineLayers | CarriedLayers],
+        maps: Sequence[LiveMap],
     ):
         self.sizes, self.activations, self._maps = sizes, activations, maps
         self._kernels, self._biases = zip(*(part.weights() for part in maps), strict=True)
@@ -50,9 +50,8 @@ class Snapshot(FeedForward):
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """See `FeedForward`; through the layers where that is quicker, without their matrix."""
         part = self._maps[index]
-        if not isinstance(part, AffineLayers) or centre.dtype != tf.float32:
-            return super().image_back(index, centre, half)
-        if not (part.is_structured and part.has_single_paths):
+        by_layers = part.is_structured and part.has_single_paths
+        if not by_layers or centre.dtype != tf.float32:
             return super().image_back(index, centre, half)
         squares = part.transposed_product(tf.ones((1, part.fan_out)), tf.square)[0]
         return part.transposed_product(centre), part.transposed_product(half, tf.abs), squares

@@ -2,7 +2,7 @@
 
 Certificates read the frozen graph, op by op (`reading/`). Training needs the same affine
 maps and activations as functions of the variables, to differentiate through; so here the model
-is read layer by layer, and what has no rule (see `affine_layers.py`) is refused by name.
+is read layer by layer, and what has no rule (see `layer_rules.py`) is refused by name.
 """
 
 from __future__ import annotations
@@ -15,17 +15,13 @@ import tensorflow as tf
 
 from keras_curv.errors import InputError
 from keras_curv.network.activations import ACTIVATIONS, SMOOTH, Activation
-from keras_curv.training.trainable.affine_layers import (
-    AFFINE,
-    CHANGES_IN_TRAINING,
-    KEEPS_ENTRIES,
-    AffineLayers,
-    CarriedLayers,
-)
+from keras_curv.training.trainable.calls import Call, calls_of, in_a_row
 from keras_curv.training.trainable.carry import Carry
 from keras_curv.training.trainable.clip_input import ClipInput
-from keras_curv.training.trainable.counterparts import instead, smoother
-from keras_curv.training.trainable.keras_functions import name_of
+from keras_curv.training.trainable.flows import Flow, Source
+from keras_curv.training.trainable.layer_rules import CHANGES_IN_TRAINING, KEEPS_ENTRIES
+from keras_curv.training.trainable.live_map import live_maps
+from keras_curv.training.trainable.reading import known_activation, output_of
 from keras_curv.training.trainable.snapshot import Snapshot
 from keras_curv.training.trainable.trunk import Trunk
 
@@ -33,17 +29,14 @@ _layers = keras.layers
 _HALF = ("float16", "bfloat16")
 _ULPS = 2.0**-22  # a relative change of the size of rounding
 _NOISE = 64.0  # times its effect on logits: the largest effect of sums in another order
-# The only values of these settings that training reads. TensorFlow has no second gradient of other
-# interpolations, and says so of some only.
-_USUAL = {"groups": 1, "interpolation": "nearest", "data_format": "channels_last"}
 
 
 class LiveNetwork:
     """Reads a Keras model as affine maps with activations between; see `now`.
 
     Args:
-        model: built, with one input, one output of logits `(batch, classes)`, and layers in a
-            plain chain.
+        model: built, with one input and one output of logits `(batch, classes)`. Where branches
+            meet in Add, Subtract, Average or Concatenate, what is read further on is carried along.
         activations: those that it may have, by name; all smooth ones by default.
         outputs: how many it has at least.
         trunks: whether layers with kinks in front of smooth ones are a trunk.
@@ -96,20 +89,17 @@ class LiveNetwork:
                 f"base must take floats. Received: {inputs[0].dtype} in {model.name!r}; "
                 "convert the data before"
             )
-        self.clip, layers = _split_clip(layers_in_order(model))
-        self.trunk, self.layers = _split_trunk(layers, self.input_shape if trunks else None)
+        self.clip, calls = _split_clip(calls_of(model))
+        self.trunk, calls = _split_trunk(calls, self.input_shape if trunks else None)
         shape = self.input_shape if self.trunk is None else self.trunk.output_shape
-        parts, pending = _parts(self.layers, shape, activations)
-        self.maps: list[AffineLayers | CarriedLayers] = [part for part, _ in parts]
-        self._activations = [activation for _, activation in parts]
-        shape = self.maps[-1].output_shape if self.maps else shape
-        if not any(isinstance(layer, AFFINE) for layer in pending):
+        output = output_of(calls, shape, activations)
+        if not _is_affine(output):
             raise InputError(
                 f"base must return logits, but {model.name!r} ends with the activation "
-                f"{self._activations[-1].name if self._activations else 'of its input'!r}; "
-                "end it with Dense(classes) without an activation"
+                f"{_last_activation(output)!r}; end it with Dense(classes) without an activation"
             )
-        self.maps.append(AffineLayers(pending, shape))
+        self.layers = [call.layer for call in calls]
+        self.maps, activations_between = live_maps(output)
         output_shape = self.maps[-1].output_shape
         if len(output_shape) != 1 or output_shape[0] < outputs:
             wanted = (
@@ -120,9 +110,10 @@ class LiveNetwork:
                 f"Received: {(None, *output_shape)} from {model.name!r}"
             )
         self.sizes = (*(part.fan_in for part in self.maps), output_shape[0])
-        self.activations = tuple(self._activations)
+        self.activations = tuple(activations_between)
         self.is_dense = self.trunk is None and all(part.dense for part in self.maps)
-        self.as_in_training = all(map(_same_in_training, layers))
+        before = [] if self.trunk is None else self.trunk.layers
+        self.as_in_training = all(map(_same_in_training, [*before, *self.layers]))
         self._check(model)
 
     def now(self) -> Snapshot:
@@ -143,22 +134,22 @@ class LiveNetwork:
         return logits(tf.constant(x.reshape(len(x), -1))).numpy()
 
     def _check(self, model: keras.Model) -> None:
-        """Compares logits with the model's, whose layers may be wired otherwise than in a chain."""
+        """Compares logits with the model's, whose calls may have arguments that are not read."""
         x = np.random.default_rng(0).standard_normal((3, *self.input_shape))
         # Of the size of normalised inputs, and of pixels: what comes after Rescaling(1 / 255).
         x = np.concatenate([scale * x for scale in (1, 16, 256)]).astype(np.float32)
         theirs = np.asarray(model(x, training=False), np.float32)
         ours = self.logits(x if self.clip is None else np.asarray(self.clip(x)))
         known = np.isfinite(theirs).all(axis=1)  # an exponential overflows at the larger ones
-        half = any(layer.compute_dtype in _HALF for layer in layers_in_order(model))
+        half = any(_dtype(call.layer) in _HALF for call in calls_of(model))
         allowed = (5e-2 if half else 1e-3) * (1.0 + np.abs(theirs).max(axis=1))
         # Sines that are fast pass on what float32 rounds away.
         nearby = np.asarray(model(x * np.float32(1.0 + _ULPS), training=False), np.float32)
         allowed += _NOISE * np.abs(nearby - theirs).max(axis=1)
         if not known.any() or not np.all((np.abs(ours - theirs).max(axis=1) <= allowed)[known]):
             raise InputError(
-                f"the layers of {model.name!r} are not a plain chain: read one after the other "
-                "they give other logits than the model"
+                f"the layers of {model.name!r} are called otherwise than training reads them: "
+                "read so they give other logits than the model"
             )
 
 
@@ -168,120 +159,63 @@ def _same_in_training(layer: keras.layers.Layer) -> bool:
     inside = [layer.layer] if isinstance(layer, Carry) else []
     return (
         not isinstance(layer, changes)
-        and layer.compute_dtype == "float32"
+        and _dtype(layer) == "float32"
         and getattr(layer, "activity_regularizer", None) is None
         and all(map(_same_in_training, inside))
     )
 
 
-def layers_in_order(model: keras.Model) -> list[keras.layers.Layer]:
-    """Returns layers and operations in order, those of nested models in their place."""
-    if not type(model).call.__module__.startswith("keras."):
-        raise InputError(
-            f"base has a `call` of its own in {model.name!r} ({type(model).__name__}), which may "
-            "do anything; use keras.Sequential or keras.Model(inputs, outputs)"
-        )
-    layers = []
-    for layer in getattr(model, "operations", model.layers):
-        layers += layers_in_order(layer) if isinstance(layer, keras.Model) else [layer]
-    return layers
+def _dtype(layer: keras.layers.Layer) -> str:
+    """Returns what the layer computes in; an operation, in what it is given."""
+    return getattr(layer, "compute_dtype", "float32")
 
 
-def _split_clip(
-    layers: list[keras.layers.Layer],
-) -> tuple[ClipInput | None, list[keras.layers.Layer]]:
-    """Returns the clip that the layers begin with, None without, and the other layers."""
-    first = next((layer for layer in layers if not isinstance(layer, KEEPS_ENTRIES)), None)
-    if type(first) is not ClipInput:
-        return None, layers
-    return first, [layer for layer in layers if layer is not first]
+def _is_affine(output: Flow) -> bool:
+    """Returns whether anything but a change of shape is behind the last activation."""
+    return any(not isinstance(flow.layer, KEEPS_ENTRIES) for flow in output.calls)
+
+
+def _last_activation(output: Flow) -> str:
+    sigma = output.sources[0].sigma
+    return "of its input" if sigma is None else sigma.name
+
+
+def _split_clip(calls: list[Call]) -> tuple[ClipInput | None, list[Call]]:
+    """Returns the clip that the calls begin with, None without, and the other calls."""
+    first = next((i for i, c in enumerate(calls) if not isinstance(c.layer, KEEPS_ENTRIES)), None)
+    if first is None or type(calls[first].layer) is not ClipInput:
+        return None, calls
+    if any(min(call.inputs, default=0) <= first for call in calls[first + 1 :]):
+        return None, calls
+    clip, inputs, _ = calls[first]
+    return clip, [*calls[:first], Call(_layers.Identity(), inputs), *calls[first + 1 :]]
 
 
 def _split_trunk(
-    layers: list[keras.layers.Layer], shape: tuple[int, ...] | None
-) -> tuple[Trunk | None, list[keras.layers.Layer]]:
-    """Returns the trunk, the layers up to the last kink if smooth ones follow, and the others.
+    calls: list[Call], shape: tuple[int, ...] | None
+) -> tuple[Trunk | None, list[Call]]:
+    """Returns the trunk, the layers up to the last kink if smooth ones follow, and other calls.
 
     Args:
-        layers: without a clip.
+        calls: without a clip.
         shape: of what goes in; None: there is to be no trunk.
     """
-    if shape is None or any(isinstance(layer, Carry) for layer in layers):
-        return None, layers
-    bends = [(i, _known(layer, ACTIVATIONS)) for i, layer in enumerate(layers)]
+    carries = any(isinstance(call.layer, Carry) for call in calls)
+    if shape is None or carries or not in_a_row(calls):
+        return None, calls
+    layers = [call.layer for call in calls]
+    bends = [(i, known_activation(layer, ACTIVATIONS)) for i, layer in enumerate(layers)]
     kinks = [i for i, sigma in bends if sigma is not None and not sigma.smooth]
     smooth = [i for i, sigma in bends if sigma is not None and sigma.smooth]
     if not kinks or not smooth or max(smooth) < max(kinks):
-        return None, layers
+        return None, calls
     first, others = layers[: max(kinks) + 1], layers[max(kinks) + 1 :]
-    parts, _ = _parts(first, shape, ACTIVATIONS)
-    return Trunk([(part, sigma.steepest) for part, sigma in parts], first), others
+    features = output_of(_chain(first), shape, ACTIVATIONS)
+    assert isinstance(features, Source) and features.before and features.sigma  # it ends with one
+    maps, sigmas = live_maps(features.before)
+    slopes = [sigma.steepest for sigma in (*sigmas, features.sigma)]
+    return Trunk(list(zip(maps, slopes, strict=True)), first), _chain(others)
 
 
-def _parts(
-    layers: list[keras.layers.Layer], shape: tuple[int, ...], table: Mapping[str, Activation]
-) -> tuple[list[tuple[AffineLayers | CarriedLayers, Activation]], list[keras.layers.Layer]]:
-    """Returns the affine maps, each with the activation behind it, and the layers after the last.
-
-    Raises:
-        InputError: a layer has no rule; it is named.
-    """
-    parts: list[tuple[AffineLayers | CarriedLayers, Activation]] = []
-    pending: list[keras.layers.Layer] = []
-    for layer in layers:
-        activation = _activation(layer, table)
-        if not isinstance(layer, (_layers.Activation, Carry)):
-            pending.append(layer)
-        if activation is not None:
-            part = (
-                CarriedLayers(pending, layer, shape)
-                if isinstance(layer, Carry)
-                else AffineLayers(pending, shape)
-            )
-            parts.append((part, part.activation(activation)))
-            shape, pending = part.output_shape, []
-    return parts, pending
-
-
-def _known(layer: keras.layers.Layer, table: Mapping[str, Activation]) -> Activation | None:
-    """Returns the layer's activation, None without one and for one not in the table."""
-    name = name_of(getattr(layer, "activation", None))
-    return None if name is None else table.get(name)
-
-
-def _activation(layer: keras.layers.Layer, table: Mapping[str, Activation]) -> Activation | None:
-    """Returns the layer's activation, None where it is affine; refuses layers without a rule."""
-    known = (*KEEPS_ENTRIES, *AFFINE, _layers.Activation, Carry)
-    # A subclass may do anything in its call.
-    settings = {name: getattr(layer, name, usual) for name, usual in _USUAL.items()}
-    unusual = [f"{name}={value!r}" for name, value in settings.items() if value != _USUAL[name]]
-    if type(layer) not in known or unusual:
-        having = f" with {', '.join(unusual)}" if unusual else ""
-        usual = ", ".join(f"{name}={_USUAL[name]!r}" for name in _USUAL if name in having)
-        raise InputError(
-            f"base has the layer {layer.name!r} ({type(layer).__name__}){having}, which training "
-            f"cannot read; {f'it reads {usual}' if unusual else instead(layer)}"
-        )
-    if isinstance(layer, Carry):
-        activation = _activation(layer.layer, table)
-        if activation is None:
-            raise InputError(
-                f"{layer.layer.name!r} has no activation, and Carry needs a layer with one"
-            )
-        return activation
-    function = getattr(layer, "activation", None)
-    if function is None or function is keras.activations.linear:
-        return None
-    activation = _known(layer, table)
-    if activation is not None:
-        return activation
-    name = getattr(function, "__name__", str(function))
-    hint = f"supported: {', '.join(table)}"
-    if name in ("softmax", "log_softmax"):
-        hint = "base must return logits: leave the softmax out"
-    elif smooth := smoother(name_of(function) or ""):
-        hint = f"{name} → {smooth}, which keras_curv.smoothed(model) puts there"
-    raise InputError(
-        f"base has the activation {name!r} in layer {layer.name!r}, which this "
-        f"training has no theory for; {hint}"
-    )
+def _chain(layers: list[keras.layers.Layer]) -> list[Call]:
+    return [Call(layer, (i,)) for i, layer in enumerate(layers)]

@@ -20,8 +20,8 @@ import tensorflow as tf
 
 from keras_curv.errors import InputError
 from keras_curv.training.models.state import TrainingState
-from keras_curv.training.trainable.affine_layers import AffineLayers, CarriedLayers
 from keras_curv.training.trainable.keras_functions import absolute
+from keras_curv.training.trainable.live_map import LiveMap
 from keras_curv.training.trainable.scaled_first import ScaledFirst
 
 TRUNK = "trunk"  # what the names of the layers begin with
@@ -130,7 +130,7 @@ class Trunk:
 
     def __init__(
         self,
-        parts: Sequence[tuple[AffineLayers | CarriedLayers, float]],
+        parts: Sequence[tuple[LiveMap, float]],
         layers: Sequence[keras.layers.Layer],
     ):
         self.maps = [part for part, _ in parts]
@@ -197,9 +197,7 @@ class LipschitzEstimate(TrainingState):
         moved = []
         for part, variable in zip(self.trunk.maps, self.vectors, strict=True):
 
-            def step(
-                count: tf.Tensor, rows: tf.Tensor, part: AffineLayers | CarriedLayers = part
-            ) -> Any:
+            def step(count: tf.Tensor, rows: tf.Tensor, part: LiveMap = part) -> Any:
                 return count + 1, _orthonormal(part.transposed_product(part.product(rows)))
 
             start = tf.constant(0), _orthonormal(tf.convert_to_tensor(variable))
