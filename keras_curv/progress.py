@@ -21,6 +21,7 @@ from rich.progress import (
 )
 
 _LINE_AFTER = 30.0  # seconds, where stderr is no terminal
+_FIRST_AFTER = 60.0  # seconds of a first batch
 _MOST_LINES = 100
 
 
@@ -30,15 +31,15 @@ def in_notebook() -> bool:
 
 
 @contextlib.contextmanager
-def working(text: str, *, visible: bool) -> Iterator[None]:
+def working(text: str, *, visible: bool, after: float = _LINE_AFTER) -> Iterator[None]:
     """Shows a spinner on stderr during work of unknown length; where stderr is no terminal, prints
-    a line once the work has taken long."""
+    a line once the work has taken `after` seconds."""
     console = Console(stderr=True)
     if not visible:
         yield
         return
     if not _is_watched(console):
-        timer = threading.Timer(_LINE_AFTER, print, [text], {"file": sys.stderr, "flush": True})
+        timer = threading.Timer(after, print, [text], {"file": sys.stderr, "flush": True})
         timer.daemon = True
         timer.start()
         try:
@@ -61,9 +62,8 @@ def progress_bar(total: int, done: int, *, visible: bool) -> Iterator[Callable[[
         yield lambda count: None
         return
     if not _is_watched(console):
-        with working(
-            f"certifying {total - done:,} examples", visible=True
-        ):  # the first may be slow
+        text = f"certifying {total - done:,} examples"
+        with working(text, visible=True, after=_FIRST_AFTER):
             yield _Lines(total, done).advance
         return
     # The bar moves by the batch, which a slow model may take minutes for; the spinner and the clock

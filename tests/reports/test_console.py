@@ -55,7 +55,7 @@ def test_a_log_has_no_more_than_a_hundred_lines(clock, capsys):
 
 
 def test_a_slow_first_batch_is_told_of(monkeypatch, capsys):
-    monkeypatch.setattr(progress, "_LINE_AFTER", 0.0)
+    monkeypatch.setattr(progress, "_FIRST_AFTER", 0.0)
     with progress.progress_bar(40, 0, visible=True):
         for thread in [t for t in threading.enumerate() if isinstance(t, threading.Timer)]:
             thread.join()
