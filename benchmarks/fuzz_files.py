@@ -38,6 +38,7 @@ from hostile_models import models
 from hostile_models.index import block_of, table_of
 from sample_rows import row
 
+from keras_curv.data.tf_examples import TFExamples
 from keras_curv.errors import InputError
 from keras_curv.saved_model import checkpoint
 
@@ -247,12 +248,80 @@ def _struck(content, rng):
     return bytes(struck)
 
 
+FEATURES = (b"a", b"b", b"n", b"y", b"label", b"site", b"", b"more")
+EXAMPLE = {"a": (2,), "n": (2,), "b": (1, 1)}
+
+
+def _field(number, content):
+    """A field of protobuf with a length."""
+    size, found = len(content), bytearray([number << 3 | 2])
+    while size > 127:
+        found.append(size & 127 | 128)
+        size >>= 7
+    return bytes([*found, size]) + content
+
+
+def _varints(numbers):
+    found = bytearray()
+    for number in numbers:
+        number %= 2**64
+        while number > 127:
+            found.append(number & 127 | 128)
+            number >>= 7
+        found.append(number)
+    return bytes(found)
+
+
+def _feature(name, rng):
+    """A feature of the kind that its name has here, or of any other, of any length."""
+    count = 2 if rng.random() < 0.95 else int(rng.integers(5))
+    count = 1 if name in (b"y", b"label", b"b", b"site") else count
+    kind = 3 if name in (b"n", b"y", b"label") else 1 if name == b"site" else 2
+    kind = kind if rng.random() < 0.98 else int(rng.integers(1, 4))
+    if kind == 1:
+        values = _field(1, bytes(rng.integers(256, size=int(rng.integers(9))).tolist()))
+    elif kind == 2:
+        content = rng.normal(size=count).astype("<f4").tobytes()
+        apart = b"".join(b"\x0d" + content[i : i + 4] for i in range(0, len(content), 4))
+        values = _field(1, content) if rng.random() < 0.7 else apart
+    else:
+        numbers = rng.choice(
+            [0, 1, -1, 3, 2**31, 2**63 - 1], count, p=[0.3, 0.3, 0.1, 0.2, 0.05, 0.05]
+        )
+        packed = _varints(numbers.tolist())
+        apart = b"".join(b"\x08" + _varints([number]) for number in numbers.tolist())
+        values = _field(1, packed) if rng.random() < 0.7 else apart
+    return _field(1, _field(1, name) + _field(2, _field(kind, values)))
+
+
+def tf_examples(folder, rng):
+    """Writes records of tf.Examples, some damaged, checksums mended; or damages the file."""
+    records = []
+    for _ in range(rng.integers(1, 4)):
+        usual = [b"a", b"b", b"n", b"y", b"site"]
+        names = usual if rng.random() < 0.7 else rng.choice(FEATURES, rng.integers(7)).tolist()
+        record = _field(1, b"".join(_feature(name, rng) for name in names))
+        records.append(damaged(record, rng) if rng.random() < 0.5 else record)
+    content = b"".join(logs.framed(record) for record in records)
+    content = damaged(content, rng) if rng.random() < 0.1 else content
+    (folder / "x.tfrecord").write_bytes(gzip.compress(content) if rng.random() < 0.2 else content)
+
+
+def read_examples(folder):
+    """Reads them as the inputs of a model, with a slice."""
+    defaults = {"a": np.zeros(2, np.float32)}
+    found = TFExamples(str(folder / "x.tfrecord")).read(EXAMPLE, defaults, ["site"], ["n"])
+    for x, _ in found.batches(2, 0):
+        assert x.shape[1:] == (5,) and x.dtype.kind == "f"
+
+
 KINDS = {
     "threat": (threat, threats.attempt),
     "property": (property_of, properties.attempt),
     "flagfile": (flagged, flags.attempt),
     "log": (requests, logs.attempt),
     "json": (bodies, logs.attempt),
+    "tf_examples": (tf_examples, read_examples),
     "keras": (saved, keras_files.attempt),
     "npz": (archive, archives.attempt),
     "rows": (run, rows.attempt),

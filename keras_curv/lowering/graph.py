@@ -96,9 +96,11 @@ def read_network(
         return ""
 
     # Before any work, and loops before what Keras puts around them.
-    looked_up = lookups.alone(nodes, slices)
+    one = lookups.alone(nodes, slices)
+    looked_up = {name for name, place in one.items() if place in (counts or {})}
+    looked_up |= lookups.constants(nodes, slices)
     for node in sorted(nodes, key=lambda node: node.op not in LOOPS):
-        if node.op not in lookups.OPS or looked_up.get(node.name) not in (counts or {}):
+        if node.op not in lookups.OPS or node.name not in looked_up:
             with _naming(node, source, advice):
                 require_rule(node)
     with about(f"{source}: its graph cannot be read"):
@@ -167,8 +169,10 @@ class _Values:
     def compute(self, node: NodeDef) -> None:
         """Applies the rule of a node, and lets go of arguments that nobody asks for again."""
         arguments = [self[tensor] for tensor in data_inputs(node)]
-        looked_up = any(isinstance(argument, Lookup) for argument in arguments)
-        value = lookups.apply(node, arguments) if looked_up else apply(node, arguments)
+        if any(isinstance(argument, Lookup) for argument in arguments):
+            value = lookups.apply(node, arguments)
+        elif (value := lookups.folded(node, arguments)) is None:
+            value = apply(node, arguments)
         self._paddings.see(node, arguments, value)
         shares, names = shares_numbers(node), arguments_of(node)
         size, vector = (0, 0) if shares else _entries(value)

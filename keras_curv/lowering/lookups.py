@@ -27,7 +27,7 @@ from keras_curv.lowering import patterns
 from keras_curv.lowering.error_ball import Ball
 from keras_curv.lowering.flow import Flow
 from keras_curv.lowering.rules import registry
-from keras_curv.saved_model.limits import require_at_most, require_shape
+from keras_curv.saved_model.limits import NODES, require_at_most, require_shape
 from keras_curv.saved_model.nodes import arguments_of, attribute, constant, data_inputs, node_name
 
 _MOST = 2**16  # categories
@@ -73,6 +73,15 @@ def alone(nodes: Iterable[NodeDef], places: Collection[str]) -> dict[str, str]:
         elif of:
             found[node.name] = of.pop()
     return found
+
+
+def constants(nodes: Iterable[NodeDef], places: Collection[str]) -> set[str]:
+    """Returns the nodes that are computed from no place, or its shape; arguments as of `alone`."""
+    moving, found = {*places}, set[str]()
+    for node in nodes:
+        fixed = node.op == "Shape" or moving.isdisjoint(arguments_of(node))
+        (found if fixed else moving).add(node.name)
+    return found - {*places}
 
 
 def category_counts(rewritten: Collection[NodeDef], places: Mapping[str, bool]) -> dict[str, int]:
@@ -242,6 +251,20 @@ def apply(node: NodeDef, arguments: list) -> Any:
         like = next(a for a in arguments if isinstance(a, Lookup))
         return like._with(known[node.op](*(_entries(a, like) for a in arguments)))
     return registry.apply(node, [a.flow() if isinstance(a, Lookup) else a for a in arguments])
+
+
+def folded(node: NodeDef, arguments: list) -> np.ndarray | None:
+    """Returns the value of an op on integer constants, as on indices; None where it is another.
+
+    Example:
+        >>> folded(NodeDef(op="Less"), [np.array([1, -1]), np.array(0)])
+        array([False,  True])
+    """
+    if node.op not in _COMPARED or not all(isinstance(a, np.ndarray) for a in arguments):
+        return None
+    require_shape(np.broadcast_shapes(*(a.shape for a in arguments)), NODES)
+    found: np.ndarray = np.asarray(_COMPARED[node.op](*map(_exact, arguments)))
+    return found
 
 
 def _entries(value: Any, like: Lookup) -> np.ndarray:

@@ -358,4 +358,6 @@ def require_lipschitz(activations: Iterable[Activation]) -> None:
                 f"activation {activation.name!r}{made} has an unbounded slope, so no Lipschitz "
                 "bound, which the guarantee float32 and the method lipschitz need; use the "
                 "guarantee real and another method"
+                + "; softmax inside is made of it"
+                * (activation.name == "exponential")
             )

@@ -17,7 +17,7 @@ from keras_curv.reading.joined_parts import parts_of
 from keras_curv.reading.named_layer import named_layer, outputs_of
 from keras_curv.saved_model import limits, server
 from keras_curv.saved_model.inlining import Inliner
-from keras_curv.saved_model.outline import find_cut
+from keras_curv.saved_model.outline import advising, find_cut
 from keras_curv.saved_model.outputs import Output, logits_of
 
 _CHANGING = ("Assign", "Resource")  # how the names of ops begin that change variables
@@ -203,7 +203,8 @@ def _written(
             begin = find_cut(definition, places, returned.tensor, cut, at)
             inliner = Inliner(definition, value, [begin])
             given = {cut: begin.node}
-        found = inliner.write(returned.tensor)
+        with advising(definition, places, returned.tensor):
+            found = inliner.write(returned.tensor)
     parts = {} if begin is None else parts_of(function.graph, begin.tensor, places)
     return server.Answer(inliner.flat, given, found, inliner.claims, begin, parts=parts)
 

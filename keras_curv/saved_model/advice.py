@@ -6,8 +6,8 @@ _RECURRENT = (
     "recurrent layers are read where they are unrolled, as by keras.layers.LSTM(units, unroll=True)"
 )
 _COMPARED = (
-    "comparisons, as of Embedding, Masking, ReLU(threshold), ELU(alpha=2), soft_shrink, "
-    "hard_shrink or take, cannot be certified"
+    "comparisons, as of Embedding, Masking, ReLU(threshold), ELU(alpha=2), soft_shrink or "
+    "hard_shrink, cannot be certified"
 )
 _QUANTISED = (
     "weights and values that are rounded, as by quantisation to int8, cannot be certified; export "

@@ -169,11 +169,14 @@ def count_of(node: NodeDef, argument: op_def_pb2.OpDef.ArgDef) -> int:
 def dtype_of(node: NodeDef, place: int) -> int:
     """Returns the dtype of an output of a node, of which nothing has been checked; 0: unknown."""
     definition = op_def_registry.get(node.op)
+    left_out = (
+        {each.name: each.default_value.type for each in definition.attr} if definition else {}
+    )
     for argument in definition.output_arg if definition else ():
         count = count_of(node, argument)
         if place < count:
             listed = attribute(node, argument.type_list_attr).list.type
-            named = attribute(node, argument.type_attr).type
+            named = attribute(node, argument.type_attr).type or left_out.get(argument.type_attr, 0)
             return listed[place] if argument.type_list_attr else argument.type or named
         place -= count
     return 0

@@ -5,7 +5,8 @@ The cut of a model is looked up here, before anything that is cut off has been j
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 
 from tensorflow.core.framework import graph_pb2
 from tensorflow.core.framework.node_def_pb2 import NodeDef
@@ -14,6 +15,7 @@ from keras_curv.errors import InputError
 from keras_curv.saved_model import limits
 from keras_curv.saved_model.cut import Cut, Way
 from keras_curv.saved_model.inlining import Frame, Inliner
+from keras_curv.saved_model.nodes import node_name
 
 _SHORT = 2**16  # bytes of a constant
 
@@ -74,3 +76,36 @@ def find_cut(
     returned = outline.write(output)
     nodes = {node.name: node for node in outline.flat.node}
     return Way(nodes, given, returned).cut(name, outline.claims, tensor)
+
+
+_POOLING = ("Mean", "Max", "AvgPool", "MaxPool")
+
+
+@contextlib.contextmanager
+def advising(
+    definition: graph_pb2.GraphDef, places: Mapping[str, str], output: str
+) -> Iterator[None]:
+    """Adds a cut to the message where a block raises that a whole model is too large.
+
+    Args:
+        definition, places, output: as of `find_cut`.
+    """
+    try:
+        yield
+    except limits.TooLarge as error:
+        raise limits.TooLarge(f"{error}{_late_cut(definition, places, output)}") from error
+
+
+def _late_cut(definition: graph_pb2.GraphDef, places: Mapping[str, str], output: str) -> str:
+    """Returns a clause that names the cut behind the last pooling, or the last one of all."""
+    with contextlib.suppress(InputError, LookupError, TypeError, ValueError):
+        outline = Outline(definition)
+        given = {outline.write(place): each for each, place in places.items()}
+        returned = outline.write(output)
+        nodes = {node.name: node for node in outline.flat.node}
+        way = Way(nodes, given, returned)
+        found = way.bottlenecks()
+        pooled = [tensor for tensor in found if nodes[node_name(tensor)].op in _POOLING]
+        last = (pooled or found)[-1]
+        return f"; cut at {way.short(last)!r} to certify the part behind it"
+    return ""

@@ -36,7 +36,7 @@ from keras_curv.saved_model.inlining import Inliner
 from keras_curv.saved_model.node_names import require_names_of_their_own
 from keras_curv.saved_model.nodes import attribute, data_inputs, node_name
 from keras_curv.saved_model.object_graph import Argument
-from keras_curv.saved_model.outline import find_cut
+from keras_curv.saved_model.outline import advising, find_cut
 from keras_curv.saved_model.outputs import Output, logits_of
 from keras_curv.saved_model.parsed_features import find_features
 from keras_curv.saved_model.pure_ops import PURE_OPS, is_harmless_beside
@@ -156,7 +156,8 @@ class _Server:
         given = {name: each.node for name, each in cuts.items()}
         if not cuts:
             given = {name: inliner.write(place) for name, place in places.items()}
-        returned = inliner.write(logits.tensor)
+        with advising(graph, places, logits.tensor):
+            returned = inliner.write(logits.tensor)
         reach = Reach.of(self._nodes, self._functions, (output.tensor for output in outputs))
         loadable.require_version(self._meta.graph_def.versions)
         loadable.require_graphs(self._nodes.values(), reach)
