@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from keras_curv import Carry, CRTModel, CurvatureRegularizer, smoothed, smoothed_changes
+from keras_curv import Carry, CRTModel, CurvatureRegularizer, certify, smoothed, smoothed_changes
 from keras_curv.errors import InputError
 
 L = keras.layers
@@ -54,6 +54,20 @@ def test_what_changes_is_told():
         "elu": ("ELU", "elu"),
         "last": ("softmax", "linear"),
     }
+
+
+def test_layers_that_augment_are_left_out(rng):
+    """They do nothing at inference, but an export of the model would run them."""
+    ours = [L.RandomRotation(0.1, name="turn"), L.RandomFlip(name="flip")]
+    model = _sequential((4, 4, 1), *ours, L.Flatten(), L.Dense(3, "tanh"), L.Dense(2))
+    x = rng.normal(size=(5, 4, 4, 1)).astype(np.float32)
+    smooth = smoothed(model)
+    assert {one[:1] for one in smoothed_changes(model)} == {("turn",), ("flip",)}
+    np.testing.assert_array_equal(smooth(x), model(x, training=False))
+    CRTModel(smooth, radius=0.1)
+    with pytest.raises(InputError, match="layers that augment images"):
+        certify(model, x, method="crc")
+    assert (certify(smooth, x, method="crc").radius > 0.0).all()
 
 
 def test_the_clone_has_the_weights_and_the_model_stays():

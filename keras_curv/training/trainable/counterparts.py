@@ -39,6 +39,14 @@ _SMOOTHER = {  # None: what was chosen
     "hard_tanh": "tanh",
     "hard_silu": "silu",
 }
+_AUGMENTS = (  # which return images as they are at inference
+    _layers.RandomBrightness,
+    _layers.RandomContrast,
+    _layers.RandomFlip,
+    _layers.RandomRotation,
+    _layers.RandomTranslation,
+    _layers.RandomZoom,
+)
 _PUTS = ", which keras_curv.smoothed(model) puts there"
 _PROBABILITIES = ("softmax", "log_softmax")
 
@@ -78,7 +86,7 @@ def counterpart(layer: Any, activation: str, ends: bool) -> Counterpart:
         return _function(layer, name, activation)
     if kind is _layers.ELU:
         return _function(layer, name, "elu")
-    if kind is _layers.Softmax and ends:
+    if kind in _AUGMENTS or (kind is _layers.Softmax and ends):
         return _function(layer, name, "linear")
     before, after = _names(layer, activation, ends)
     config = layer.get_config()
@@ -106,7 +114,9 @@ def instead(layer: Any) -> str:
     if name in ("Multiply", "Dot", "Attention", "MultiHeadAttention"):
         return "products can be certified, but not trained: Add, Subtract, Average or Concatenate"
     if name.startswith("Random"):
-        return "augment the data before the model"
+        advice = "augment the data before the model"
+        left_out = f"{advice}; keras_curv.smoothed(model) leaves it out"
+        return left_out if type(layer) in _AUGMENTS else advice
     return (
         "in its place Dense, Conv1D or Conv2D, AveragePooling, BatchNormalization or any other of "
         "docs/methods.md#training"

@@ -37,8 +37,9 @@ def smoothed(model: keras.Model, activation: str = RELU) -> keras.Model:
     """Returns a clone of a model with its weights, without kinks, that `CRTModel` can train.
 
     ReLU and all that resembles it become `activation`, max pooling becomes average pooling, and
-    saturating activations with kinks become those without, as hard_sigmoid sigmoid; a softmax at
-    the end is left out, as training takes logits. `smoothed_changes` lists what changes. Until it
+    saturating activations with kinks become those without, as hard_sigmoid sigmoid. Left out are a
+    softmax at the end, as training takes logits, and layers that augment images, which do nothing
+    at inference: augment the data before the model. `smoothed_changes` lists what changes. Until it
     is trained the clone answers otherwise than the model: little with "gelu", much with "softplus".
 
     Args:
