@@ -4,6 +4,9 @@ import keras
 import pytest
 
 from keras_curv.errors import InputError
+from keras_curv.network.activations import SMOOTH
+from keras_curv.training.trainable.calls import Call
+from keras_curv.training.trainable.reading import output_of
 from keras_curv.training.trainable.trainable_network import LiveNetwork
 
 L = keras.layers
@@ -139,6 +142,10 @@ REFUSED = {
         r"layer 'third' \(Multiply\).*certified, but not trained: Add, ",
     ),
     "sum with a constant": (lambda: _branched(lambda a, b: b + 1.0), r"\(Add\) of a constant"),
+    "batches put together": (
+        lambda: _branched(lambda a, b: L.Concatenate(axis=0, name="third")([a, b])),
+        r"layer 'third' \(Concatenate\) of batches",
+    ),
     "sum that is broadcast": (
         lambda: _branched(lambda a, b: L.Add(name="third")([L.Dense(1)(a), b])),
         r"layer 'third' \(Add\) of examples of shapes \[\(1,\), \(4,\)\]",
@@ -156,3 +163,9 @@ def test_refused_by_name(name):
     with pytest.raises(InputError, match=message) as caught:
         LiveNetwork(build())
     assert "\n" not in str(caught.value)
+
+
+def test_a_layer_takes_one_value():
+    """The second one may be a mask."""
+    with pytest.raises(InputError, match=r"'third' \(BatchNormalization\) 2 outputs of layers"):
+        output_of([Call(L.BatchNormalization(name="third"), (0, 0))], (4,), SMOOTH)

@@ -56,7 +56,9 @@ class COAPModel(BallModel):
     ):
         super().__init__(base, radius, **kwargs)
         if any(isinstance(sigma, UnitWise) for sigma in self.live.activations):
-            raise InputError("COAP has no theory for units that carry; leave Carry out")
+            raise InputError(
+                "COAP has no theory for units that carry; leave out Carry, and branches that meet"
+            )
         self.projections = optional_at_least(projections, 1, "projections")
         self.seed = require_at_least(seed, 0, "seed")
         self.seed_generator = keras.random.SeedGenerator(self.seed)

@@ -38,15 +38,16 @@ def output_of(calls: list[Call], shape: tuple[int, ...], table: Mapping[str, Act
     values: list[Flow] = [Source(shape)]
     for call in calls:
         given = [values[i] for i in call.inputs]
-        if isinstance(call.layer, Carry):
-            (flow,) = given
-            values.append(joined("Concatenate", -1, [flow, _read(call.layer.layer, flow, table)]))
-        elif join := _join(call.layer):
+        if join := _join(call.layer):
             values.append(_joined(join, call, given))
-        else:
-            _require_known(call.layer)
-            (flow,) = given
-            values.append(_read(call.layer, flow, table))
+            continue
+        _require_known(call.layer)
+        if len(given) != 1:
+            raise InputError(
+                f"base gives the layer {call.layer.name!r} ({type(call.layer).__name__}) "
+                f"{len(given)} outputs of layers, of which training reads one"
+            )
+        values.append(_read(call.layer, given[0], table))
     return values[-1]
 
 
@@ -60,6 +61,8 @@ def known_activation(
 
 def _read(layer: keras.layers.Layer, flow: Flow, table: Mapping[str, Activation]) -> Flow:
     """Returns what a layer makes of a flow."""
+    if isinstance(layer, Carry):
+        return joined("Concatenate", -1, [flow, _read(layer.layer, flow, table)])
     if not isinstance(layer, _layers.Activation):
         shape = tuple(layer.compute_output_shape((None, *flow.shape))[1:])
         flow = Flow(layer, [flow], shape)
@@ -78,20 +81,25 @@ def _join(layer: Any) -> str | None:
 
 def _joined(kind: str, call: Call, flows: list[Flow]) -> Flow:
     """Returns the flow of a join; refuses constants, and sums of different shapes."""
-    shapes = [flow.shape for flow in flows]
-    same = kind == "Concatenate" or len(set(shapes)) == 1
-    if call.constants or not same:
-        what = "a constant" if call.constants else f"examples of shapes {shapes}"
+    shapes, axis = [flow.shape for flow in flows], getattr(call.layer, "axis", -1)
+    what = None
+    if call.constants:
+        what = "a constant"
+    elif kind != "Concatenate" and len(set(shapes)) > 1:
+        what = f"examples of shapes {shapes}"
+    elif kind == "Concatenate" and axis % (len(shapes[0]) + 1) == 0:
+        what = "batches"
+    if what is not None:
         raise InputError(
             f"base has the layer {call.layer.name!r} ({kind}) of {what}, which training cannot "
-            "read; it reads those of outputs of layers, of one shape"
+            "read; it reads those of outputs of layers, of one shape or along one of its axes"
         )
-    return joined(kind, getattr(call.layer, "axis", -1), flows)
+    return joined(kind, axis, flows)
 
 
 def _require_known(layer: keras.layers.Layer) -> None:
     """InputError unless there is a rule for the layer, its activation aside."""
-    known = (*KEEPS_ENTRIES, *AFFINE, _layers.Activation)
+    known = (*KEEPS_ENTRIES, *AFFINE, _layers.Activation, Carry)
     settings = {name: getattr(layer, name, usual) for name, usual in _USUAL.items()}
     unusual = [f"{name}={value!r}" for name, value in settings.items() if value != _USUAL[name]]
     if type(layer) not in known or unusual:  # a subclass may do anything in its call
