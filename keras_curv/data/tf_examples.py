@@ -94,7 +94,7 @@ class TFExamples:
         if len(paths) > _FILES:
             raise InputError(f"{self.pattern} names {len(paths)} files, at most {_FILES} are read")
         columns: dict[str, list[np.ndarray]] = {name: [] for name in shapes}
-        parts: dict[str, list[int | float | str]] = {name: [] for name in slices}
+        parts: dict[str, list[int | np.float32 | str]] = {name: [] for name in slices}
         labels: list[int | None] = []
         room = HELD // max(4 * sum(map(math.prod, shapes.values())), 1)
         for where, record in _records(paths, self.limit):
@@ -149,7 +149,7 @@ def parse_example(
     defaults: Defaults,
     slices: Sequence[str] = (),
     integers: Collection[str] = (),
-) -> tuple[dict[str, np.ndarray], int | None, list[int | float | str]]:
+) -> tuple[dict[str, np.ndarray], int | None, list[int | np.float32 | str]]:
     """Returns the features of a serialized tf.Example as float32 or int64, its label, if it has
     one, and its value for each slice.
 
@@ -212,7 +212,7 @@ def _missing(features: Features, name: str) -> ValueError:
     return ValueError(f"it has no feature {name!r}; it has: {known}")
 
 
-def _slice_value(features: Features, name: str) -> int | float | str:
+def _slice_value(features: Features, name: str) -> int | np.float32 | str:
     """Returns the one number or text of a feature to slice by."""
     kind, content = features.get(name, (0, memoryview(b"")))
     if kind == 0:
@@ -222,7 +222,7 @@ def _slice_value(features: Features, name: str) -> int | float | str:
         values = [bytes(text) for _, text in _fields(content, _ONE, [_PARTS])]
         if len(values) == 1 and len(values[0]) <= 4 * LONGEST:
             return values[0].decode("utf-8", "backslashreplace")
-    elif len(values := _floats(content).tolist() if kind == 2 else _integers(content, 1)) == 1:
+    elif len(values := [*_floats(content)] if kind == 2 else _integers(content, 1)) == 1:
         return values[0]
     raise ValueError(
         f"the feature {name!r} is a slice, and must be one number, or text of at most {LONGEST} "

@@ -48,7 +48,7 @@ class Requirement(NamedTuple):
         what = f"the requirement {str(given)!r}"
         found = _FORM.fullmatch(str(given))
         try:
-            if found is None or found["slice"] == "lower" or _is_number(found["slice"] or ""):
+            if found is None or found["slice"] == "lower" or _is_number_alone(found):
                 raise ValueError("neither")
             share = parse_number(found["fraction"])
             at = parse_number(found["radius"]) if found["radius"] else None
@@ -81,10 +81,12 @@ def parse_requirements(
     return tuple(Requirement.parse(one) for one in listed)
 
 
-def _is_number(name: str) -> bool:
-    """Returns whether a slice would be called like a radius, as in 0.5:0.9 for 0.5=0.9."""
+def _is_number_alone(found: re.Match[str]) -> bool:
+    """Returns whether a slice without a radius is called like one, as in 0.5:0.9 for 0.5=0.9."""
+    if found["radius"] or not found["slice"]:
+        return False
     try:
-        parse_number(name)
+        parse_number(found["slice"])
     except ValueError:
         return False
     return True

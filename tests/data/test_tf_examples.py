@@ -117,8 +117,8 @@ def test_slices_by_features(tmp_path):
     path = write(tmp_path / "x.tfrecord", north, south, north)
     found = TFExamples(path).limited(2).read({"a": (1,)}, slices=["site", "shift", "gain"])
     parts = {name: part.parts for name, part in found.slices.items()}
-    gain = (str(np.float64(np.float32(0.1))), "0.5")
-    assert parts == {"site": ("-7", str(2**40)), "shift": ("(empty)", "Früh"), "gain": gain}
+    shift = "(empty)", "Früh"
+    assert parts == {"site": ("-7", str(2**40)), "shift": shift, "gain": ("0.1", "0.5")}
     assert found.origin().slices["shift"].places.tolist() == [1, 0]
 
 

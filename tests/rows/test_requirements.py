@@ -23,6 +23,7 @@ SPELLED = {
     "class:0.8": Requirement(0.8, slice="class"),
     "class:lower:0.8": Requirement(0.8, lower=True, slice="class"),
     "a:b:0.5=lower:0.8": Requirement(0.8, 0.5, True, "a:b"),
+    "2020:0.5=0.8": Requirement(0.8, 0.5, False, "2020"),
 }
 
 
