@@ -9,7 +9,7 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from keras_curv.lowering.rules.registry import RULES
 from keras_curv.saved_model.cut import Way
-from keras_curv.saved_model.nodes import node_name
+from keras_curv.saved_model.nodes import arguments_of, node_name
 
 _POOLING = ("Mean", "Max", "AvgPool", "MaxPool")
 
@@ -40,6 +40,8 @@ def advised_cut(
     way = Way(nodes | given, named, output)
     order = {node.name: number for number, node in enumerate(way)}
     bad = [n.name for n in way if n.name == refused or n.name not in given and n.op not in RULES]
+    if refused not in order:  # a constant, which no way leads through
+        bad += [n.name for n in way if refused in arguments_of(n)]
     last = max((order[name] for name in bad), default=-1)
     whole = Way({node.name: node for node in definition.node}, named, output)
     lists = {node.name for node in whole if node.op.startswith("TensorList")}  # not by example

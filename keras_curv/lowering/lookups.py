@@ -181,7 +181,7 @@ class Lookup:
         small = bool(np.abs(self.table).max(initial=0) <= _WHOLE)
         if target in (tf.float32, tf.float64) and (self.table.dtype.kind == "f" or small):
             return self._with(self.table.astype(np.float64))
-        if target in (tf.int32, tf.int64) and self.table.dtype.kind != "b" and whole and small:
+        if target in (tf.int32, tf.int64) and whole and small:
             return self._with(self.table.astype(np.int64))
         raise InputError(f"a cast to {target.name} may change an integer of the input")
 
@@ -249,7 +249,12 @@ def apply(node: NodeDef, arguments: list) -> Any:
     known = _COMPARED if floats else _COMPARED | _COMPUTED
     if node.op in known and not any(isinstance(a, Flow) for a in arguments):
         like = next(a for a in arguments if isinstance(a, Lookup))
-        return like._with(known[node.op](*(_entries(a, like) for a in arguments)))
+        table = known[node.op](*(_entries(a, like) for a in arguments))
+        if node.op in _COMPUTED:
+            dtype = tf.as_dtype(node.attr["T"].type)
+            if not dtype.is_integer or table.min() < dtype.min or table.max() > dtype.max:
+                raise InputError(f"an integer of the input is computed that {dtype.name} wraps")
+        return like._with(table)
     return registry.apply(node, [a.flow() if isinstance(a, Lookup) else a for a in arguments])
 
 

@@ -15,7 +15,6 @@ from keras_curv.errors import InputError
 from keras_curv.saved_model import limits
 from keras_curv.saved_model.cut import Cut, Way
 from keras_curv.saved_model.inlining import Frame, Inliner
-from keras_curv.saved_model.nodes import node_name
 
 _SHORT = 2**16  # bytes of a constant
 
@@ -78,7 +77,7 @@ def find_cut(
     return Way(nodes, given, returned).cut(name, outline.claims, tensor)
 
 
-_POOLING = ("Mean", "Max", "AvgPool", "MaxPool")
+_PRODUCTS = ("MatMul", "BatchMatMulV2", "Einsum", "Conv2D")
 
 
 @contextlib.contextmanager
@@ -97,7 +96,7 @@ def advising(
 
 
 def _late_cut(definition: graph_pb2.GraphDef, places: Mapping[str, str], output: str) -> str:
-    """Returns a clause that names the cut behind the last pooling, or the last one of all."""
+    """Returns a clause that names the cut before the last layer with a kernel."""
     with contextlib.suppress(InputError, LookupError, TypeError, ValueError):
         outline = Outline(definition)
         given = {outline.write(place): each for each, place in places.items()}
@@ -105,7 +104,6 @@ def _late_cut(definition: graph_pb2.GraphDef, places: Mapping[str, str], output:
         nodes = {node.name: node for node in outline.flat.node}
         way = Way(nodes, given, returned)
         found = way.bottlenecks()
-        pooled = [tensor for tensor in found if nodes[node_name(tensor)].op in _POOLING]
-        last = (pooled or found)[-1]
-        return f"; cut at {way.short(last)!r} to certify the part behind it"
+        read = [t for t in found if any(nodes[r].op in _PRODUCTS for r in way.readers(t) if r)]
+        return f"; cut at {way.short((read or found)[-1])!r} to certify the part behind it"
     return ""

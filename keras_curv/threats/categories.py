@@ -54,7 +54,9 @@ class NamedCategories:
         return f"groups {self._said('|')}; changes {self.changes}"
 
     def _said(self, between: str) -> str:
-        return between.join(g if isinstance(g, str) else ",".join(map(str, g)) for g in self.groups)
+        return between.join(
+            repr(g) if isinstance(g, str) else ",".join(map(repr, g)) for g in self.groups
+        )
 
     def of(self, frozen: np.ndarray) -> np.ndarray:
         """Refuses to be used before the names are known."""

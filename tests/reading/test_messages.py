@@ -77,12 +77,12 @@ def test_entries_are_taken_and_turned_by_constants():
 @pytest.mark.parametrize("saved", ["", "model"])
 def test_what_has_too_many_weights_names_a_cut_that_works(saved, tmp_path, monkeypatch):
     given = keras.Input((8, 8, 1))
-    seen = L.MaxPooling2D(name="last")(L.Conv2D(3, 3, activation="tanh")(L.Conv2D(8, 3)(given)))
-    model = keras.Model(given, L.Dense(3)(L.Flatten()(seen)))
+    seen = L.MaxPooling2D()(L.Conv2D(3, 3, activation="tanh")(L.Conv2D(8, 3)(given)))
+    model = keras.Model(given, L.Dense(3)(L.Flatten(name="last")(seen)))
     x, source = np.ones((2, 8, 8, 1), np.float32), str(tmp_path / saved) if saved else model
     if saved:
         model.export(source, verbose=False)
-        x = np.ones((2, 2, 2, 3), np.float32)
+        x = np.ones((2, 12), np.float32)
     monkeypatch.setattr(limits, "TOTAL_ENTRIES", 200)
     with pytest.raises(InputError, match="too large: .* cut at 'last' to certify the part behind"):
         keras_curv.read(source)
