@@ -46,19 +46,40 @@ from server_oracle import assert_read_as_answered
 
 from keras_curv.certificates.certifier import Certifier
 from keras_curv.errors import InputError
+from keras_curv.reading import served_model
 
 MEMORY = 2 * 2**30  # bytes that may be mapped beside those at the start
 MIB = 1024  # resident, above the start, until a refusal
 SECONDS = 5.0  # of computing, likewise
 TAKEN = 4.0, 2.0  # times as many seconds and MiB for what is no refusal
+DEEPEST, WIDEST = 40, 2048  # networks with products that are certified, too
 PATIENCE = 90  # seconds of waiting, on a machine that does other things too
 ANY = ("refused", "certified")  # what is well-formed may turn out to be small enough
 
 
-def certified(path):
+def certified(path, method="lipschitz"):
     """Certifies one example, which is also run through the model's own signature."""
-    certifier = Certifier(str(path), method="lipschitz")
+    certifier = Certifier(str(path), method=method)
     certifier.certify(np.ones((1, *certifier.served.input_shape), np.float32))
+
+
+def attacked(path):
+    """Certifies two examples by linear bounds, as there are products; random points try them.
+
+    Larger networks are only read: bounds take time by themselves.
+    """
+    served, rng = served_model.read(str(path)), np.random.default_rng(0)
+    if served.network.depth > DEEPEST or max(served.network.sizes) > WIDEST:
+        return
+    certifier = Certifier(str(path), method="crown")
+    x = np.stack([np.ones(served.network.dim), rng.normal(size=served.network.dim)])
+    found = certifier.certify(x.astype(np.float32).reshape(-1, *served.input_shape))
+    for one, label, radius in zip(x, found.prediction, found.radius, strict=True):
+        change = rng.normal(size=(200, len(one)))
+        change *= min(radius, 1e30) * (1.0 - 1e-6) / np.linalg.norm(change, axis=1, keepdims=True)
+        logits = served.network.logits(np.float32(one) + change).numpy()
+        margin = logits[:, [label]] - np.delete(logits, label, axis=1)
+        assert not radius > 0.0 or margin.min() > -1e-9 * np.abs(logits).max(), margin.min()
 
 
 class ModelCase(typing.NamedTuple):
@@ -74,7 +95,7 @@ class ModelCase(typing.NamedTuple):
 
     def take(self, folder):
         """Certifies it."""
-        certified(folder / "model")
+        (attacked if "product: " in self.name else certified)(folder / "model")
 
     def ran(self, folder):
         """Whether anything of it ran."""

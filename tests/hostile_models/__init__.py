@@ -16,6 +16,7 @@ from hostile_models import (
     messages,
     names,
     ops,
+    products,
     restoring,
     shapes,
     signatures,
@@ -25,7 +26,7 @@ from hostile_models import (
 
 KINDS = (
     *(ops, files, index, shapes, constants, loading),
-    *(lists, calls, messages, restoring, signatures, names, loaders, variants, work),
+    *(lists, calls, messages, restoring, signatures, names, loaders, variants, work, products),
 )
 CASES = {name: build for kind in KINDS for name, build in kind.CASES.items()}
 HARMLESS = {name: build for kind in KINDS for name, build in getattr(kind, "HARMLESS", {}).items()}
