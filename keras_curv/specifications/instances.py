@@ -92,7 +92,7 @@ def answer_all(
             point = json.dumps([part.tolist() for part in found]) if found else ""
             seconds, result = f"{answer.seconds:.3f}", answer.result.value
             rows[one] = [*_cells(one), result, seconds, answer.reason, point, digest]
-            said = in_words(one.vnnlib, answer)
+            said = in_words(one.vnnlib, answer, "--output")
         elif reason:
             rows[one] = [*_cells(one), REFUSED, "", reason, "", ""]
             said = visible(f"{one.vnnlib}: {REFUSED}: ") + reason
@@ -133,5 +133,6 @@ def _digest(verifier: Verifier, vnnlib: pathlib.Path, options: dict[str, Any]) -
 
 def _lines(path: str | os.PathLike) -> list[list[str]]:
     with about(f"{os.fspath(path)} cannot be read", (OSError, UnicodeDecodeError, csv.Error)):
+        csv.field_size_limit(max(csv.field_size_limit(), _BYTES))  # counterexamples are long
         text = read_named(pathlib.Path(path), _BYTES).decode()
         return [line for line in csv.reader(io.StringIO(text)) if line]

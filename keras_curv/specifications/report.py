@@ -12,15 +12,15 @@ from keras_curv.version import __version__
 _PRINTED = 12  # entries of a counterexample
 
 
-def in_words(path: str, answer: Answer) -> str:
-    """Returns the answer to an instance in one line."""
+def in_words(path: str, answer: Answer, written: str = "--summary") -> str:
+    """Returns the answer to an instance in one line; `written` is the flag for what has all."""
     line = f"{path}: {answer.result.value} ({answer.seconds:.1f} s)"
     if answer.counterexample is not None:
         x, y = (part.tolist() for part in answer.counterexample)
         if len(x) + len(y) <= _PRINTED:
             line += f", at {x}, where the model returns {y}"
         else:
-            line += ", at the input that --summary writes"
+            line += f", at the input that {written} writes"
     return visible(line + (f": {answer.reason}" if answer.reason else ""))
 
 

@@ -60,6 +60,17 @@ def test_the_command_answers_a_list_and_goes_on_with_it(folder, capfd):
         assert command(*given, flag)[0] == 2
 
 
+def test_long_counterexamples_are_read_again(folder):
+    output = folder / "results.csv"
+    assert len([*answer_all(folder / "instances.csv", str(output))]) == 4
+    longer = json.dumps([[0.123456789] * 20_000, [3.0]])
+    found = results(output)
+    text = output.read_text().replace(found[1]["counterexample"].replace('"', '""'), longer)
+    output.write_text(text)
+    again = [said for _, said in answer_all(folder / "instances.csv", str(output), resume=True)]
+    assert "as " in again[1] and longer in output.read_text()
+
+
 def test_what_has_changed_is_answered_again_and_the_rest_kept(folder):
     output = str(folder / "results.csv")
     first = answer_all(folder / "instances.csv", output)
