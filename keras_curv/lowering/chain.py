@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Iterable
 from typing import Any
 
@@ -163,9 +164,13 @@ def chain(last: Source) -> tuple[list[Affine], list[Activation]]:
     for source, depths in last_read.items():
         for depth in range(source.depth + 1, int(depths.max())):
             layers[depth].carried[source] = np.flatnonzero(depths > depth)
+    pairs, dense_up_to = list(itertools.pairwise(layers)), DENSE_UP_TO
+    sizes = [before.size * layer.size for before, layer in pairs]
+    while sum(size for size in sizes if size <= dense_up_to) > TOTAL_ENTRIES:
+        dense_up_to //= 2  # what is carried makes matrices large, and has one entry for each unit
     affines, entries = [], 0
-    for before, layer in zip(layers[:-1], layers[1:], strict=True):
-        affines.append(_map(before, layer))
+    for before, layer in pairs:
+        affines.append(_map(before, layer, dense_up_to))
         entries += affines[-1].kernel.size
         require_at_most(entries, TOTAL_ENTRIES, "the network, in entries of all layers,")
     return affines, [layer.activation() for layer in layers[1:-1]]
@@ -186,8 +191,8 @@ def _last_read(sources: list[Source]) -> dict[Source, np.ndarray]:
     return found
 
 
-def _map(before: _Layer, layer: _Layer) -> Affine:
-    """Returns the affine map from one layer to the next."""
+def _map(before: _Layer, layer: _Layer, dense_up_to: int) -> Affine:
+    """Returns the affine map from one layer to the next, dense up to so many entries."""
     if len(layer.own) == 1 and not layer.carried and not before.carried:
         (source,) = layer.own
         if source.affine is not None and list(source.sources) == before.own:
@@ -203,7 +208,7 @@ def _map(before: _Layer, layer: _Layer) -> Affine:
     carried = np.concatenate([np.zeros(0, int), *units])
     one, none = np.ones(len(carried)), np.zeros(len(carried))
     shape = before.size, layer.size
-    dense = before.size * layer.size <= DENSE_UP_TO
+    dense = before.size * layer.size <= dense_up_to
     kernel = _placed([(at, each.kernel) for at, each in blocks], carried, one, shape, dense)
     served = [(at, each.served_kernel_error) for at, each in blocks]
     known = (

@@ -34,7 +34,7 @@ import scipy.sparse
 from keras_curv.errors import InputError
 from keras_curv.lowering.chain import Source
 from keras_curv.lowering.error_ball import Ball, served_columns
-from keras_curv.lowering.sparse_error_ball import SparseBall
+from keras_curv.lowering.sparse_error_ball import SparseBall, as_thin
 from keras_curv.lowering.stencil import Bounded, Stencil
 from keras_curv.network import activations, sparse_affine
 from keras_curv.network.activations import Activation
@@ -313,7 +313,7 @@ class Flow:
         else:
             require_shape((self.base, kernel.shape[1]))
         if self.kernel is not None:
-            return (SparseBall.of(self.kernel) if sparse else self.kernel) @ kernel
+            return (SparseBall.of(self.kernel) if sparse else as_thin(self.kernel, kernel)) @ kernel
         rows = kernel.rounded(terms + 1).with_rows_scaled(self.scale)
         in_order = np.array_equal(self.order, np.arange(self.base))
         return rows if in_order else rows.with_rows(self.order, self.base)

@@ -164,8 +164,7 @@ class SparseBall:
             InputError: it takes too many multiplications.
         """
         other = SparseBall.of(matrix)
-        columns = np.bincount(self.places.indices, minlength=self.shape[1])
-        products = int(columns @ np.diff(other.places.indptr).astype(np.int64))
+        products = self.products(other)
         what = "a product of two convolutions without an activation between"
         require_at_most(products, PRODUCTS, f"{what}, in multiplications,")
         charge(products * SPARSE, what)
@@ -185,6 +184,11 @@ class SparseBall:
             served + 8.0 * terms * FLOAT32_TINY,
         )
         return SparseBall(places, entries.rounded())
+
+    def products(self, other: SparseBall) -> int:
+        """Returns how many products of two entries a product has."""
+        columns = np.bincount(self.places.indices, minlength=self.shape[1])
+        return int(columns @ np.diff(other.places.indptr).astype(np.int64))
 
     def aligned(self, other: SparseBall) -> tuple[SparseBall, SparseBall]:
         """Returns both, each with the places of both."""
@@ -223,6 +227,20 @@ class SparseBall:
         """Moves each entry to where its number is."""
         charge_entries(9, self.places.nnz, "a rearrangement")
         return self._renumbered(numbers, self.entries)
+
+
+def as_thin(one: Ball | SparseBall, other: Ball | SparseBall) -> Ball | SparseBall:
+    """Returns the first factor of a product, sparse where it has so many zeros that this is faster.
+
+    So it is after max pooling or upsampling: each entry is of one or two units. Zeros stay exact
+    then, which keeps what follows sparse, too.
+    """
+    if one.is_sparse or not other.is_sparse:
+        return one
+    thin = SparseBall.of(one)
+    products = thin.products(SparseBall.of(other))
+    dense = other.work * one.shape[0] * other.entries.value.size
+    return thin if products <= PRODUCTS and products * SPARSE < dense else one
 
 
 def entries_at(places: scipy.sparse.csr_array, array: scipy.sparse.csr_array) -> np.ndarray:

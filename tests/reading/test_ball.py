@@ -10,7 +10,7 @@ import scipy.sparse
 
 from keras_curv.lowering import sparse_error_ball
 from keras_curv.lowering.error_ball import Ball
-from keras_curv.lowering.sparse_error_ball import SparseBall
+from keras_curv.lowering.sparse_error_ball import SparseBall, as_thin
 
 mpmath.mp.dps = 60
 
@@ -197,3 +197,18 @@ def test_only_what_is_zero_for_certain_is_not_stored(part):
             np.testing.assert_array_equal(getattr(sparse.dense(), name), array)
     np.testing.assert_array_equal(ball.nonzero_rows(), [False, True])
     np.testing.assert_array_equal(SparseBall.of(ball).nonzero_rows(), [False, True])
+
+
+@pytest.mark.parametrize("per_column", [2, 200])
+def test_a_factor_with_many_zeros_is_sparse_in_a_product(per_column, rng):
+    """As after max pooling: what is 0 stays so, and errors are no larger than in a dense one."""
+    places = rng.permuted(np.tile(np.arange(200), (60, 1)), axis=1).T
+    one = np.where(places < per_column, 0.5, 0.0)
+    other = SparseBall.exact(scipy.sparse.random_array((60, 50), density=0.1, rng=rng))
+    dense, factor = Ball.exact(one) @ other, as_thin(Ball.exact(one), other)
+    assert factor.is_sparse == (per_column == 2)
+    found = (factor @ other).dense()
+    np.testing.assert_allclose(found.value, dense.value, rtol=1e-15)
+    assert np.all(found.error <= dense.error) and np.all(found.served <= 1.001 * dense.served)
+    nothing = (one != 0.0).astype(float) @ (other.value.toarray() != 0.0) == 0.0
+    assert nothing.any() == factor.is_sparse and not found.error[nothing].any()

@@ -69,6 +69,31 @@ def test_large_layers_stay_sparse(name, affords, monkeypatch):
     assert np.all(found > 0.0)
 
 
+def up_and_down():
+    """Returns a small U-net: what is carried past its middle makes every matrix larger."""
+    given = keras.Input((8, 8, 2))
+    high = L.Conv2D(3, 3, padding="same", activation="relu")(given)
+    low = L.Conv2D(4, 3, padding="same", activation="relu")(L.MaxPooling2D()(high))
+    both = L.Concatenate()([high, L.UpSampling2D()(low)])
+    last = L.Conv2D(2, 3, padding="same", activation="relu")(both)
+    return randomize(keras.Model(given, L.Dense(3)(L.Flatten()(last))))
+
+
+def test_a_network_of_too_many_dense_entries_has_sparse_layers(monkeypatch):
+    model = up_and_down()
+    dense = served_model.read(model).network
+    assert not any(affine.is_sparse for affine in dense.affines)
+    entries = sum(affine.kernel.size for affine in dense.affines)
+    monkeypatch.setattr(chain, "TOTAL_ENTRIES", entries // 2)
+    sparse = served_model.read(model).network
+    assert any(affine.is_sparse for affine in sparse.affines)
+    x = np.random.default_rng(1).normal(size=(4, dense.dim))
+    np.testing.assert_allclose(sparse.logits(x), dense.logits(x), rtol=1e-9)
+    np.testing.assert_allclose(sparse.logits(x), model(x.reshape(4, 8, 8, 2)), rtol=1e-4, atol=1e-4)
+    for one, other in zip(sparse.affines, dense.affines, strict=True):
+        assert one.norm >= (1.0 - 1e-12) * np.linalg.norm(other.kernel, 2)
+
+
 def test_too_much_to_carry_is_refused(monkeypatch):
     monkeypatch.setattr(chain, "STORED_ENTRIES", 4)
     with pytest.raises(InputError, match="what is carried past layers.* too large: 20, at most 4"):
