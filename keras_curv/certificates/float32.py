@@ -123,7 +123,7 @@ class Float32Error(ServedError):
         self.network, self._head = network, lost
         plain = not any(np.any(sigma.served_floor) for sigma in network.activations)
         self._limit = _LARGEST if plain else _LARGEST_CUBED
-        self._kernels = [abs(affine.kernel) for affine in network.affines]
+        self._kernels = [affine.absolute for affine in network.affines]
         self._columns = [affine.column_bounds for affine in network.differentials]
         self._away = [
             norm_bound(affine.served_kernel_error, axis=0) for affine in network.differentials

@@ -40,7 +40,7 @@ def theorem4(network: Network) -> np.ndarray:
         total += up((np.sqrt(np.max(activation.bend) * largest) * steepness) ** 2, 16)
         # The folding error ΔW adds at most `‖ΔW‖ ‖S‖` to an entry.
         flat = reach.reshape(-1, affine.fan_out)
-        through = flat @ abs(affine.kernel).T
+        through = flat @ affine.absolute.T
         through += up(affine.kernel_error * norm_bound(flat, axis=1))[:, None]
         through += 8.0 * TINY * affine.fan_out
         reach = up(activation.steepest * through, affine.fan_out + 8).reshape(classes, classes, -1)

@@ -106,9 +106,14 @@ class Affine:
         return False
 
     @property
+    def absolute(self) -> Any:
+        """Returns |W| of the stored kernel, `(in, out)`."""
+        return np.abs(self.kernel)
+
+    @property
     def magnitude(self) -> np.ndarray:
         """Returns an entrywise bound on |W|, `(in, out)`: `|W_ij + ΔW_ij| ≤ |W_ij| + ‖ΔW‖`."""
-        return np.abs(self.kernel) + self.kernel_error
+        return self.absolute + self.kernel_error
 
     @functools.cached_property
     def pass_work(self) -> float:
@@ -168,7 +173,7 @@ class Affine:
     @functools.cached_property
     def _squares(self) -> tuple[float, Any]:
         """Returns the largest entry, and the squares of all in units of it."""
-        largest = float(abs(self.kernel).max()) or 1.0
+        largest = float(self.absolute.max()) or 1.0
         return largest, (self.kernel / largest) ** 2
 
     @functools.cached_property
@@ -179,7 +184,7 @@ class Affine:
     def largest(self, sizes: np.ndarray) -> np.ndarray:
         """Bounds the entries of `|a| |W| + |b|` from above where `|a| ≤ sizes`: `(n, out)`."""
         folding = self.kernel_error * sizes.sum(axis=1, keepdims=True) + self.bias_error
-        return up(sizes @ abs(self.kernel) + np.abs(self.bias) + folding, self.fan_in + 8)
+        return up(sizes @ self.absolute + np.abs(self.bias) + folding, self.fan_in + 8)
 
     @property
     def is_zero(self) -> bool:

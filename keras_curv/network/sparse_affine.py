@@ -76,6 +76,11 @@ class SparseAffine(Affine):
         return True
 
     @functools.cached_property
+    def absolute(self) -> scipy.sparse.csr_array:
+        """Returns |W| of the stored kernel, kept as it is asked for again and again."""
+        return _magnitudes(self.kernel)
+
+    @functools.cached_property
     def column_groups(self) -> ColumnGroups | None:
         """Returns the columns for eigenvalue bounds; None where these would take too long."""
         if self.fan_in > _SIDE:

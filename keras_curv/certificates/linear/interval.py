@@ -51,7 +51,7 @@ class IntervalCertificate(BallBoundCertificate):
         steepest = network.affines[0].column_norms
         with np.errstate(over="ignore", invalid="ignore"):
             for activation, affine in zip(network.activations, network.affines[1:], strict=True):
-                steepest = activation.slope * steepest @ abs(affine.kernel)
+                steepest = activation.slope * steepest @ affine.absolute
         most = float(np.nan_to_num(steepest, nan=np.inf).max())
         super().__init__(network, served_error, norm=norm, steepest=2.0 * most)
 
