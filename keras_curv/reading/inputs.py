@@ -192,8 +192,12 @@ class Inputs:
                     f"examples of shape {x.shape[1:]} do not fit {self.source}, which takes {self}"
                     f"{advice}"
                 )
-            for name in self.counts:
+            for name in self.fixed:
                 block = x[:, self.places[name]]
+                if name not in self.counts:
+                    if not np.all((block == np.rint(block)) & (np.abs(block) <= _WHOLE)):
+                        raise InputError(f"{self.source} takes integers at {name!r}; {_BY_NAME}")
+                    continue
                 if np.any((block != 0) & (block != 1)) or np.any(block.sum(axis=2) != 1):
                     raise InputError(f"{self.source} takes one-hot vectors at {name!r}; {_BY_NAME}")
             return x

@@ -16,6 +16,7 @@ from scripts import call, load
 
 import keras_curv
 from keras_curv.errors import InputError
+from keras_curv.reading.inputs import Inputs
 
 L, M = keras.layers, "lipschitz"  # which is exact where there is one map
 RNG = np.random.default_rng(7)
@@ -213,6 +214,15 @@ def test_vectors_must_be_one_hot(embedded):
     for wrong in (vectors * 0.5, vectors * 0.0, np.ones_like(vectors)):
         with pytest.raises(InputError, match="one-hot vectors at 'kind'; give arrays by name"):
             embedded.certify(wrong)
+
+
+@pytest.mark.parametrize("number", [0.5, np.nan, 2.0**25])
+def test_vectors_must_have_integers(number):
+    specs = {"n": spec(None, 1, dtype=tf.int32), "x": spec(None, 1)}
+    inputs = Inputs(specs, "the model")
+    assert inputs.joined(np.array([[3.0, 0.5]])).tolist() == [[3.0, 0.5]]
+    with pytest.raises(InputError, match="takes integers at 'n'; give arrays by name"):
+        inputs.joined(np.array([[number, 0.5]]))
 
 
 THREATS = {
