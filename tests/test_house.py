@@ -1,6 +1,7 @@
 """The rooms of the house: no two import each other in a circle, and no file is too long to read."""
 
 import ast
+import collections
 import functools
 import graphlib
 import importlib
@@ -150,6 +151,11 @@ def test_files_are_short(folder):
     lines = {path: len(path.read_text().splitlines()) for path in (ROOT / folder).rglob("*.py")}
     assert {str(path): count for path, count in lines.items() if count > 400} == {}
     assert statistics.median(lines.values()) < 150
+
+
+def test_rooms_are_small():
+    rooms = collections.Counter(path.parent for path in (ROOT / "keras_curv").rglob("*.py"))
+    assert {str(room): count for room, count in rooms.items() if count > 16} == {}
 
 
 def test_benchmarks_import_what_is_there():

@@ -8,8 +8,8 @@ from tensorflow.core.framework import graph_pb2
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from keras_curv.lowering.rules.registry import RULES
-from keras_curv.saved_model.cut import Way
-from keras_curv.saved_model.nodes import arguments_of, node_name
+from keras_curv.saved_model.graph.cut import Way
+from keras_curv.saved_model.graph.nodes import arguments_of, node_name
 
 _POOLING = ("Mean", "Max", "AvgPool", "MaxPool")
 

@@ -17,7 +17,7 @@ import tensorflow as tf
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from keras_curv.lowering.patterns import NodeFinder
-from keras_curv.saved_model.nodes import constant
+from keras_curv.saved_model.graph.nodes import constant
 
 _INTEGERS = (tf.int32, tf.int64)
 
@@ -26,7 +26,7 @@ def steps(source: NodeFinder, node: NodeDef) -> NodeDef | None:
     """Returns the `Unpack` of a tensor instead of its transpose, if the node is one of these.
 
     Example:
-        >>> from keras_curv.saved_model.nodes import data_inputs
+        >>> from keras_curv.saved_model.graph.nodes import data_inputs
         >>> function = tf.function(lambda x: tf.unstack(tf.transpose(x, (1, 0, 2)))[0])
         >>> graph = function.get_concrete_function(tf.ones((2, 3, 4))).graph.as_graph_def()
         >>> nodes = {node.name: node for node in graph.node}

@@ -24,7 +24,7 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from keras_curv.lowering import batch_axis
 from keras_curv.lowering.patterns import NodeFinder
-from keras_curv.saved_model.nodes import constant, data_inputs, scalar
+from keras_curv.saved_model.graph.nodes import constant, data_inputs, scalar
 
 _CONVOLUTIONS = ("Conv2D", "DepthwiseConv2dNative")
 _INTEGERS = (tf.int32, tf.int64)

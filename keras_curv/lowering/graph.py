@@ -32,7 +32,8 @@ from keras_curv.lowering.miscompiled import Paddings, refuse_outputs
 from keras_curv.lowering.rules.activations import ACTIVATION_OPS, activation_name
 from keras_curv.lowering.rules.registry import apply, require_rule, shares_numbers
 from keras_curv.network.network import Network, Scores
-from keras_curv.saved_model.calls import LOOPS
+from keras_curv.saved_model.graph.calls import LOOPS
+from keras_curv.saved_model.graph.nodes import arguments_of, data_inputs, in_order, node_name
 from keras_curv.saved_model.limits import (
     CLASSES,
     NODE,
@@ -46,7 +47,6 @@ from keras_curv.saved_model.limits import (
     one_budget,
     require_at_most,
 )
-from keras_curv.saved_model.nodes import arguments_of, data_inputs, in_order, node_name
 from keras_curv.saved_model.server import MALFORMED
 
 # Functions that a served output may apply to the logits; each keeps their order in real arithmetic.

@@ -27,8 +27,14 @@ from keras_curv.lowering import patterns
 from keras_curv.lowering.error_ball import Ball
 from keras_curv.lowering.flow import Flow
 from keras_curv.lowering.rules import registry
+from keras_curv.saved_model.graph.nodes import (
+    arguments_of,
+    attribute,
+    constant,
+    data_inputs,
+    node_name,
+)
 from keras_curv.saved_model.limits import NODES, require_at_most, require_shape
-from keras_curv.saved_model.nodes import arguments_of, attribute, constant, data_inputs, node_name
 
 _MOST = 2**16  # categories
 _WHOLE = 2**24  # up to which float32 has all integers

@@ -30,8 +30,8 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 from keras_curv.errors import InputError
 from keras_curv.lowering.chain import ancestors
 from keras_curv.lowering.flow import Flow
+from keras_curv.saved_model.graph.nodes import data_inputs
 from keras_curv.saved_model.limits import charge_entries
-from keras_curv.saved_model.nodes import data_inputs
 
 _ROUNDING = 1e-9
 _TOGETHER = {"padding of channels", "groups of channels"}

@@ -15,7 +15,7 @@ from typing import Any
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from keras_curv.network.gated import GELU_SCALE, GELU_TANH_CUBE, GELU_TANH_SCALE
-from keras_curv.saved_model.nodes import data_inputs, scalar
+from keras_curv.saved_model.graph.nodes import data_inputs, scalar
 
 Pattern = Any  # `Z`, a number, or an op and the patterns of its operands
 Z = object()

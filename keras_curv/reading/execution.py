@@ -19,7 +19,7 @@ from tensorflow.python.client.session import Session
 from keras_curv.errors import InputError
 from keras_curv.reading.inputs import Inputs
 from keras_curv.saved_model import server
-from keras_curv.saved_model.nodes import node_name
+from keras_curv.saved_model.graph.nodes import node_name
 
 _COUNTS = (2, 3)  # examples that are tried
 _ONLY_COMPILED = "does not support grouped convolutions"  # on a CPU, TensorFlow without XLA

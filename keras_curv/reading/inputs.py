@@ -22,7 +22,7 @@ from keras_curv.data.joined import joined
 from keras_curv.errors import InputError, about
 from keras_curv.lowering.graph import rewritten
 from keras_curv.lowering.lookups import category_counts
-from keras_curv.saved_model.nodes import attribute
+from keras_curv.saved_model.graph.nodes import attribute
 from keras_curv.saved_model.server import MALFORMED
 
 FLOATS = (tf.float32, tf.float64, tf.float16)

@@ -16,8 +16,8 @@ from keras_curv.errors import InputError, about
 from keras_curv.reading.joined_parts import parts_of
 from keras_curv.reading.named_layer import named_layer, outputs_of
 from keras_curv.saved_model import limits, server
-from keras_curv.saved_model.inlining import Inliner
-from keras_curv.saved_model.outline import advising, find_cut
+from keras_curv.saved_model.graph.inlining import Inliner
+from keras_curv.saved_model.graph.outline import advising, find_cut
 from keras_curv.saved_model.outputs import Output, logits_of
 
 _CHANGING = ("Assign", "Resource")  # how the names of ops begin that change variables

@@ -239,7 +239,7 @@ def read(
             of a live model that returns a list are "output_0", "output_1", … as in its export.
         scores: take a model of one number too, which is no class.
         cut: a layer, or of a SavedModel a tensor or node, behind which the model is read as if it
-            began there; see `saved_model/cut.py` for how names are matched.
+            began there; see `saved_model/graph/cut.py` for how names are matched.
 
     Raises:
         InputError: it is not a SavedModel, is refused as unsafe, or has a part without a

@@ -18,9 +18,9 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from keras_curv.errors import InputError
 from keras_curv.saved_model import limits
-from keras_curv.saved_model.cut import Cut, Way
-from keras_curv.saved_model.nodes import attribute, data_inputs, node_name
-from keras_curv.saved_model.outline import Outline
+from keras_curv.saved_model.graph.cut import Cut, Way
+from keras_curv.saved_model.graph.nodes import attribute, data_inputs, node_name
+from keras_curv.saved_model.graph.outline import Outline
 
 _PARSING = "ParseExampleV2"
 _SAME = ("Reshape", "Identity")

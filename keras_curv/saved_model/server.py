@@ -28,19 +28,20 @@ from tensorflow.core.framework.tensor_shape_pb2 import TensorShapeProto
 from tensorflow.core.protobuf import meta_graph_pb2
 
 from keras_curv.errors import InputError, about
-from keras_curv.saved_model import limits, loadable, object_graph
+from keras_curv.saved_model import limits, object_graph
 from keras_curv.saved_model.advice import advice
-from keras_curv.saved_model.calls import CALLS, Body, require_plain_call
-from keras_curv.saved_model.cut import Cut
-from keras_curv.saved_model.inlining import Inliner
-from keras_curv.saved_model.node_names import require_names_of_their_own
-from keras_curv.saved_model.nodes import attribute, data_inputs, node_name
+from keras_curv.saved_model.graph import loadable
+from keras_curv.saved_model.graph.calls import CALLS, Body, require_plain_call
+from keras_curv.saved_model.graph.cut import Cut
+from keras_curv.saved_model.graph.inlining import Inliner
+from keras_curv.saved_model.graph.node_names import require_names_of_their_own
+from keras_curv.saved_model.graph.nodes import attribute, data_inputs, node_name
+from keras_curv.saved_model.graph.outline import advising, find_cut
+from keras_curv.saved_model.graph.pure_ops import PURE_OPS, is_harmless_beside
+from keras_curv.saved_model.graph.reach import Reach
 from keras_curv.saved_model.object_graph import Argument
-from keras_curv.saved_model.outline import advising, find_cut
 from keras_curv.saved_model.outputs import Output, logits_of
 from keras_curv.saved_model.parsed_features import find_features
-from keras_curv.saved_model.pure_ops import PURE_OPS, is_harmless_beside
-from keras_curv.saved_model.reach import Reach
 
 _INIT_COLLECTIONS = ("saved_model_main_op", "legacy_init_op")
 _INIT_SIGNATURE = "__saved_model_init_op"

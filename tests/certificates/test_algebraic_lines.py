@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 
 from keras_curv.certificates.interval_bounds import Box, value_range
-from keras_curv.certificates.linear.relaxation import magnitude, relaxation
+from keras_curv.certificates.linear.bounds.relaxation import magnitude, relaxation
 from keras_curv.network.activations import get
 
 mpmath.mp.dps = 60

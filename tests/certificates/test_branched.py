@@ -9,13 +9,13 @@ from ball_oracle import draw_network, labelled
 
 import keras_curv
 from keras_curv.certificates.auto import choose_method
+from keras_curv.certificates.linear.bounds.coupling import coupled_units
 from keras_curv.certificates.linear.branched import (
     BranchedCertificate,
     branches,
     cell_bound,
     fixed_layers,
 )
-from keras_curv.certificates.linear.coupling import coupled_units
 from keras_curv.certificates.method import ServedError
 from keras_curv.certificates.other_norms import NormCertificate
 from keras_curv.certificates.question import Question

@@ -4,7 +4,7 @@ import numpy as np
 from ball_oracle import draw_network
 
 from keras_curv.certificates.crc.centre_cache import Centres
-from keras_curv.certificates.linear.first_layer import FirstLayer
+from keras_curv.certificates.linear.bounds.first_layer import FirstLayer
 
 
 def test_some_know_what_all_do(rng):

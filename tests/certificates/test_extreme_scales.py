@@ -17,7 +17,7 @@ from keras_curv import dual
 from keras_curv.certificates.auto import choose_method
 from keras_curv.certificates.certificate import Status
 from keras_curv.certificates.crc.crc import CurvatureCertificate
-from keras_curv.certificates.linear import plan
+from keras_curv.certificates.linear.bounds import plan
 from keras_curv.certificates.linear.crown import LinearBoundCertificate
 from keras_curv.certificates.method import Method
 from keras_curv.certificates.other_norms import GradientCertificate

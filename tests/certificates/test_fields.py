@@ -8,10 +8,11 @@ from ball_oracle import ball_points, labelled, lowest_margins
 from linear_intervals import assert_inside, pre_activation_bounds
 
 from keras_curv.certificates.crc.centre_cache import Centres
-from keras_curv.certificates.linear import crown, plan, receptive_fields
+from keras_curv.certificates.linear import crown
+from keras_curv.certificates.linear.bounds import plan, receptive_fields
+from keras_curv.certificates.linear.bounds.linear_bounds import Balls
+from keras_curv.certificates.linear.bounds.plan import Plan
 from keras_curv.certificates.linear.crown import LinearBoundCertificate
-from keras_curv.certificates.linear.linear_bounds import Balls
-from keras_curv.certificates.linear.plan import Plan
 from keras_curv.certificates.question import Question
 from keras_curv.lowering.error_ball import Ball
 from keras_curv.lowering.rules.convolution import matrix

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keras_curv.certificates.interval_bounds import Box
-from keras_curv.certificates.linear.relaxation import POINTS, relaxation
+from keras_curv.certificates.linear.bounds.relaxation import POINTS, relaxation
 from keras_curv.errors import InputError
 from keras_curv.network.activations import ACTIVATIONS, Activation, get
 

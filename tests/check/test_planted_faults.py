@@ -5,8 +5,9 @@ import pytest
 from proved_again import points_between, random_network, verdicts
 
 from keras_curv.certificates.auto import choose_method
-from keras_curv.certificates.linear import coupled_balls, crown
-from keras_curv.certificates.linear.coupling import Coupling
+from keras_curv.certificates.linear import crown
+from keras_curv.certificates.linear.bounds import coupled_balls
+from keras_curv.certificates.linear.bounds.coupling import Coupling
 from keras_curv_check.check import PROVED
 
 

@@ -9,7 +9,7 @@ import tensorflow as tf
 from exact_activations import KINKED as EXACT
 
 from keras_curv.certificates.interval_bounds import value_range
-from keras_curv.certificates.linear.relaxation import relaxation
+from keras_curv.certificates.linear.bounds.relaxation import relaxation
 from keras_curv.errors import InputError
 from keras_curv.network import activations
 from keras_curv.numerics.rounding import ACTIVATION_ULPS, TINY, UNIT

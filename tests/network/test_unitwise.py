@@ -6,8 +6,8 @@ import tensorflow as tf
 from linear_intervals import pre_activation_bounds
 
 from keras_curv.certificates import auto
+from keras_curv.certificates.linear.bounds.relaxation import relaxation
 from keras_curv.certificates.linear.coap import PolytopeCertificate
-from keras_curv.certificates.linear.relaxation import relaxation
 from keras_curv.certificates.lipschitz import margin_lipschitz_bounds
 from keras_curv.curvature.bounds import curvature_bounds
 from keras_curv.curvature.local import LocalCurvature

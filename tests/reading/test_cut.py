@@ -14,7 +14,7 @@ import keras_curv
 from keras_curv.errors import InputError
 from keras_curv.reading import served_model
 from keras_curv.saved_model import limits
-from keras_curv.saved_model.cut import Way
+from keras_curv.saved_model.graph.cut import Way
 
 L = keras.layers
 

@@ -7,8 +7,8 @@ import tensorflow as tf
 
 from keras_curv.attacks.pgd import pgd_attack
 from keras_curv.certificates.certifier import Certifier
+from keras_curv.certificates.linear.bounds.relaxation import relaxation
 from keras_curv.certificates.linear.crown import LinearBoundCertificate
-from keras_curv.certificates.linear.relaxation import relaxation
 from keras_curv.errors import InputError
 from keras_curv.network import activations
 from keras_curv.training.rivals.crown_ibp import CROWNIBPModel, linear_margins, lines

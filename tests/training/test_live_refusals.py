@@ -5,8 +5,8 @@ import pytest
 
 from keras_curv.errors import InputError
 from keras_curv.network.activations import SMOOTH
-from keras_curv.training.trainable.calls import Call
-from keras_curv.training.trainable.reading import output_of
+from keras_curv.training.trainable.graph.calls import Call
+from keras_curv.training.trainable.graph.reading import output_of
 from keras_curv.training.trainable.trainable_network import LiveNetwork
 
 L = keras.layers

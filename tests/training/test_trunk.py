@@ -12,9 +12,9 @@ from keras_curv.reading.served_model import read
 from keras_curv.training.rivals.pgd import PGDModel
 from keras_curv.training.run.recipe import Recipe
 from keras_curv.training.run.warm_start import start_from
-from keras_curv.training.trainable.flows import Flow, Source
+from keras_curv.training.trainable.graph.flows import Flow, Source
+from keras_curv.training.trainable.graph.live_map import LiveMap, Units
 from keras_curv.training.trainable.keras_functions import absolute
-from keras_curv.training.trainable.live_map import LiveMap, Units
 from keras_curv.training.trainable.trunk import Orthogonal, taps, trunk_layers
 
 L = keras.layers

@@ -9,8 +9,8 @@ from typing import Any, Self
 import numpy as np
 import tensorflow as tf
 
-from keras_curv.certificates.linear.first_layer import FirstLayer
-from keras_curv.certificates.linear.second_layer import SecondLayer
+from keras_curv.certificates.linear.bounds.first_layer import FirstLayer
+from keras_curv.certificates.linear.bounds.second_layer import SecondLayer
 from keras_curv.network.network import Network
 from keras_curv.numerics.intervals import Interval
 from keras_curv.numerics.rounding import pre_activation_errors

@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
+from keras_curv.certificates.linear.bounds.relaxation import Relaxation, relaxation
 from keras_curv.certificates.linear.crown import LinearBoundCertificate
-from keras_curv.certificates.linear.relaxation import Relaxation, relaxation
 from keras_curv.certificates.method import ServedError, no_error
 from keras_curv.errors import InputError
 from keras_curv.network.activations import Activation

@@ -26,14 +26,14 @@ import numpy as np
 import tensorflow as tf
 
 from keras_curv.certificates.crc.centre_cache import Centres
-from keras_curv.certificates.linear.ascent import Witness, ascend
 from keras_curv.certificates.linear.ball_search import BallBoundCertificate, steepest_fall
-from keras_curv.certificates.linear.coupled_balls import CoupledBalls, LayerBounds
+from keras_curv.certificates.linear.bounds.ascent import Witness, ascend
+from keras_curv.certificates.linear.bounds.coupled_balls import CoupledBalls, LayerBounds
+from keras_curv.certificates.linear.bounds.first_layer import FirstLayer
+from keras_curv.certificates.linear.bounds.layer_balls import entries
+from keras_curv.certificates.linear.bounds.plan import Plan
+from keras_curv.certificates.linear.bounds.relaxation import POINTS, relaxation
 from keras_curv.certificates.linear.crown import require_rules
-from keras_curv.certificates.linear.first_layer import FirstLayer
-from keras_curv.certificates.linear.layer_balls import entries
-from keras_curv.certificates.linear.plan import Plan
-from keras_curv.certificates.linear.relaxation import POINTS, relaxation
 from keras_curv.certificates.method import ServedError, no_error
 from keras_curv.certificates.question import Question
 from keras_curv.errors import InputError

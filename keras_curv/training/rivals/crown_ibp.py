@@ -34,7 +34,7 @@ import keras
 import tensorflow as tf
 
 from keras_curv.certificates.interval_bounds import require_value_range
-from keras_curv.certificates.linear.relaxation import Relaxation
+from keras_curv.certificates.linear.bounds.relaxation import Relaxation
 from keras_curv.errors import InputError, require_non_negative
 from keras_curv.network.activations import ACTIVATIONS, Activation
 from keras_curv.network.network import FeedForward

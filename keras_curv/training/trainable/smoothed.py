@@ -11,8 +11,8 @@ import keras
 
 from keras_curv.errors import InputError, require_one_of
 from keras_curv.network.activations import SMOOTH
-from keras_curv.training.trainable.calls import layers_in_order
 from keras_curv.training.trainable.counterparts import RELU, Counterpart, counterpart
+from keras_curv.training.trainable.graph.calls import layers_in_order
 
 
 class Change(NamedTuple):

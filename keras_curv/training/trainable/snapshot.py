@@ -11,7 +11,7 @@ from keras_curv.network.activations import Activation
 from keras_curv.network.network import FeedForward
 from keras_curv.network.products import Product, last_axis_product
 from keras_curv.numerics.known import known, materialized
-from keras_curv.training.trainable.live_map import LiveMap
+from keras_curv.training.trainable.graph.live_map import LiveMap
 
 _FEW = 64  # classes up to which all logits are quicker than the margins of some
 

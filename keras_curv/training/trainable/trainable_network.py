@@ -15,13 +15,13 @@ import tensorflow as tf
 
 from keras_curv.errors import InputError
 from keras_curv.network.activations import ACTIVATIONS, SMOOTH, Activation
-from keras_curv.training.trainable.calls import Call, calls_of, in_a_row
 from keras_curv.training.trainable.carry import Carry
 from keras_curv.training.trainable.clip_input import ClipInput
-from keras_curv.training.trainable.flows import Flow, Source
-from keras_curv.training.trainable.layer_rules import CHANGES_IN_TRAINING, KEEPS_ENTRIES
-from keras_curv.training.trainable.live_map import live_maps
-from keras_curv.training.trainable.reading import known_activation, output_of
+from keras_curv.training.trainable.graph.calls import Call, calls_of, in_a_row
+from keras_curv.training.trainable.graph.flows import Flow, Source
+from keras_curv.training.trainable.graph.layer_rules import CHANGES_IN_TRAINING, KEEPS_ENTRIES
+from keras_curv.training.trainable.graph.live_map import live_maps
+from keras_curv.training.trainable.graph.reading import known_activation, output_of
 from keras_curv.training.trainable.snapshot import Snapshot
 from keras_curv.training.trainable.trunk import Trunk
 

@@ -20,8 +20,8 @@ import tensorflow as tf
 
 from keras_curv.errors import InputError
 from keras_curv.training.models.state import TrainingState
+from keras_curv.training.trainable.graph.live_map import LiveMap
 from keras_curv.training.trainable.keras_functions import absolute
-from keras_curv.training.trainable.live_map import LiveMap
 from keras_curv.training.trainable.scaled_first import ScaledFirst
 
 TRUNK = "trunk"  # what the names of the layers begin with

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_curv.certificates.linear.coupling import Coupling
-from keras_curv.certificates.linear.relaxation import Relaxation
+from keras_curv.certificates.linear.bounds.coupling import Coupling
+from keras_curv.certificates.linear.bounds.relaxation import Relaxation
 from keras_curv.network.affine import Affine
 from keras_curv.numerics.rounding import ROUNDING_SLACK, TINY, gamma, norm_bound, up
 from keras_curv.numerics.rows import dot, row_norms

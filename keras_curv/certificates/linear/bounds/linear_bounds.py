@@ -12,9 +12,14 @@ import tensorflow as tf
 
 from keras_curv.certificates.crc.centre_cache import Centres
 from keras_curv.certificates.interval_bounds import Box
-from keras_curv.certificates.linear.passes import BoundedLayer, Inputs
-from keras_curv.certificates.linear.plan import Plan
-from keras_curv.certificates.linear.relaxation import Relaxation, is_linear, magnitude, relaxation
+from keras_curv.certificates.linear.bounds.passes import BoundedLayer, Inputs
+from keras_curv.certificates.linear.bounds.plan import Plan
+from keras_curv.certificates.linear.bounds.relaxation import (
+    Relaxation,
+    is_linear,
+    magnitude,
+    relaxation,
+)
 from keras_curv.network.activations import Activation
 from keras_curv.network.affine import Affine
 from keras_curv.network.network import Network

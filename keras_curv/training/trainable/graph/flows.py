@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_curv.network.activations import Activation
-from keras_curv.training.trainable.layer_rules import Paths, applied, paths_behind
+from keras_curv.training.trainable.graph.layer_rules import Paths, applied, paths_behind
 
 _Function = Callable[[tf.Tensor], tf.Tensor]
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from tensorflow.core.framework.function_pb2 import FunctionDef
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 
-from keras_curv.saved_model.nodes import node_name
+from keras_curv.saved_model.graph.nodes import node_name
 
 
 class Reach(NamedTuple):

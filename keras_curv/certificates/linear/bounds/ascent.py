@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_curv.certificates.linear.linear_bounds import Balls
+from keras_curv.certificates.linear.bounds.linear_bounds import Balls
 
 _PART, _RATE, _KEPT = 0.03, 0.08, 0.7  # of steps in slopes and in log λ, and of the last step
 _STEPS, _LOOK = 40, 5  # at most; and after how many it is seen whether to go on

@@ -26,7 +26,7 @@ from tensorflow.core.framework.tensor_shape_pb2 import TensorShapeProto
 
 from keras_curv.errors import InputError
 from keras_curv.saved_model import limits
-from keras_curv.saved_model.calls import (
+from keras_curv.saved_model.graph.calls import (
     CALLS,
     Body,
     count_of,
@@ -35,8 +35,8 @@ from keras_curv.saved_model.calls import (
     require_noted,
     require_plain_call,
 )
-from keras_curv.saved_model.cut import Cut
-from keras_curv.saved_model.nodes import attribute, data_inputs
+from keras_curv.saved_model.graph.cut import Cut
+from keras_curv.saved_model.graph.nodes import attribute, data_inputs
 
 # Ops that may stand in a function that XLA compiles: in its kernels, a bilinear resize by 3 is
 # another function. Keras has it compile convolutions in groups.

@@ -8,8 +8,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keras_curv.certificates.interval_bounds import Box
-from keras_curv.certificates.linear.coupling import coupled_units, coupling_of, straight_units
-from keras_curv.certificates.linear.layer_balls import (
+from keras_curv.certificates.linear.bounds.coupling import (
+    coupled_units,
+    coupling_of,
+    straight_units,
+)
+from keras_curv.certificates.linear.bounds.layer_balls import (
     Moves,
     UnitMoves,
     estimated_norms,
@@ -19,8 +23,8 @@ from keras_curv.certificates.linear.layer_balls import (
     proved_norms,
     unit_moves,
 )
-from keras_curv.certificates.linear.linear_bounds import Balls
-from keras_curv.certificates.linear.relaxation import Relaxation
+from keras_curv.certificates.linear.bounds.linear_bounds import Balls
+from keras_curv.certificates.linear.bounds.relaxation import Relaxation
 from keras_curv.network.activations import Activation
 from keras_curv.network.affine import Affine
 from keras_curv.numerics.intervals import outward

@@ -16,7 +16,7 @@ from tensorflow.python.framework import op_def_registry
 
 from keras_curv.errors import InputError, about
 from keras_curv.saved_model.advice import advice
-from keras_curv.saved_model.nodes import attribute, data_inputs
+from keras_curv.saved_model.graph.nodes import attribute, data_inputs
 
 CALLS = ("StatefulPartitionedCall", "PartitionedCall")
 # Notes of exports beside the attributes of an op; no kernel asks for them.

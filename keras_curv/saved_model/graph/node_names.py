@@ -16,8 +16,8 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from keras_curv.errors import InputError
 from keras_curv.saved_model import limits
-from keras_curv.saved_model.nodes import attribute
-from keras_curv.saved_model.reach import Reach
+from keras_curv.saved_model.graph.nodes import attribute
+from keras_curv.saved_model.graph.reach import Reach
 
 # What names of its own look like, as far as we know the sources of TensorFlow 2.21: those of
 # `grappler/optimizers`, and `NewName` in `graph.cc`.

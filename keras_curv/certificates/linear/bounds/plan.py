@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_curv.certificates.linear.receptive_fields import Field, fields_of
+from keras_curv.certificates.linear.bounds.receptive_fields import Field, fields_of
 from keras_curv.curvature.liplt import lipschitz_bounds, pre_activation_lipschitz
 from keras_curv.network.network import Network
 

@@ -13,8 +13,8 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 
 from keras_curv.errors import InputError
 from keras_curv.saved_model import limits
-from keras_curv.saved_model.cut import Cut, Way
-from keras_curv.saved_model.inlining import Frame, Inliner
+from keras_curv.saved_model.graph.cut import Cut, Way
+from keras_curv.saved_model.graph.inlining import Frame, Inliner
 
 _SHORT = 2**16  # bytes of a constant
 

@@ -42,7 +42,7 @@ import tensorflow as tf
 from numpy.typing import ArrayLike
 
 from keras_curv.certificates.interval_bounds import has_value_range, value_range
-from keras_curv.certificates.linear.tangent_lines import (
+from keras_curv.certificates.linear.bounds.tangent_lines import (
     ABSOLUTE,
     RELATIVE,
     tangent_lines,

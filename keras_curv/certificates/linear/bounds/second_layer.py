@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from keras_curv.certificates.linear.first_layer import FirstLayer, Functions, Minorants
+from keras_curv.certificates.linear.bounds.first_layer import FirstLayer, Functions, Minorants
 from keras_curv.numerics.batches import NEAR, batches
 from keras_curv.numerics.intervals import Interval
 

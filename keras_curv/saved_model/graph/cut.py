@@ -21,8 +21,8 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.core.framework.tensor_shape_pb2 import TensorShapeProto
 
 from keras_curv.errors import InputError
-from keras_curv.saved_model.calls import dtype_of
-from keras_curv.saved_model.nodes import arguments_of, data_inputs, in_order, node_name
+from keras_curv.saved_model.graph.calls import dtype_of
+from keras_curv.saved_model.graph.nodes import arguments_of, data_inputs, in_order, node_name
 
 _CALLS = re.compile(r"((Stateful)?PartitionedCall(_\d+)?/)+")
 _LISTED = 12  # names in a message

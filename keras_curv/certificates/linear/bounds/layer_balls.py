@@ -25,8 +25,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_curv.certificates.linear.coupling import straight_units
-from keras_curv.certificates.linear.receptive_fields import Field
+from keras_curv.certificates.linear.bounds.coupling import straight_units
+from keras_curv.certificates.linear.bounds.receptive_fields import Field
 from keras_curv.curvature.signed import congruence_bound
 from keras_curv.network.activations import Activation
 from keras_curv.network.affine import Affine

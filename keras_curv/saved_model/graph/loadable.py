@@ -10,8 +10,8 @@ from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.core.framework.versions_pb2 import VersionDef
 
 from keras_curv.errors import InputError, about
-from keras_curv.saved_model.nodes import data_inputs, node_name
-from keras_curv.saved_model.reach import Reach
+from keras_curv.saved_model.graph.nodes import data_inputs, node_name
+from keras_curv.saved_model.graph.reach import Reach
 
 _DEVICE = re.compile(r"[A-Za-z0-9_:/*.-]*", re.ASCII)
 

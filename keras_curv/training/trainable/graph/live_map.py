@@ -16,8 +16,8 @@ import tensorflow as tf
 
 from keras_curv.network.activations import Activation
 from keras_curv.network.unitwise import IDENTITY, unit_wise
-from keras_curv.training.trainable.flows import Flow, Source, layers_in
-from keras_curv.training.trainable.layer_rules import KEEPS_ENTRIES, LOCAL, Paths
+from keras_curv.training.trainable.graph.flows import Flow, Source, layers_in
+from keras_curv.training.trainable.graph.layer_rules import KEEPS_ENTRIES, LOCAL, Paths
 
 _Function = Callable[[tf.Tensor], tf.Tensor]
 
@@ -149,7 +149,7 @@ def live_maps(last: Flow) -> tuple[list[LiveMap], list[Activation]]:
 
     Example:
         >>> from keras_curv.network.activations import ACTIVATIONS
-        >>> from keras_curv.training.trainable.flows import joined
+        >>> from keras_curv.training.trainable.graph.flows import joined
         >>> start, dense = Source((3,)), keras.layers.Dense(4)
         >>> dense.build((None, 3))
         >>> tanh = Source((4,), Flow(dense, [start], (4,)), ACTIVATIONS["tanh"])

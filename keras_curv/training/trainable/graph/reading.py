@@ -9,12 +9,12 @@ import keras
 
 from keras_curv.errors import InputError
 from keras_curv.network.activations import Activation
-from keras_curv.training.trainable.calls import Call
 from keras_curv.training.trainable.carry import Carry
 from keras_curv.training.trainable.counterparts import instead, smoother
-from keras_curv.training.trainable.flows import Flow, Source, joined
+from keras_curv.training.trainable.graph.calls import Call
+from keras_curv.training.trainable.graph.flows import Flow, Source, joined
+from keras_curv.training.trainable.graph.layer_rules import AFFINE, KEEPS_ENTRIES
 from keras_curv.training.trainable.keras_functions import name_of
-from keras_curv.training.trainable.layer_rules import AFFINE, KEEPS_ENTRIES
 
 _layers = keras.layers
 # The only values of these settings that training reads. TensorFlow has no second gradient of other

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse
 
-from keras_curv.certificates.linear.passes import BoundedLayer, Inputs
+from keras_curv.certificates.linear.bounds.passes import BoundedLayer, Inputs
 from keras_curv.network.network import Network
 from keras_curv.network.sparse_affine import as_array
 from keras_curv.numerics.rows import dot, times
