@@ -27,11 +27,6 @@ def _of(join, shape=(4,)):
     return build
 
 
-def _integers_beside():
-    inputs = [keras.Input((4,)), keras.Input((4,), dtype="int32")]
-    return keras.Model(inputs, L.Dense(3)(L.Concatenate()(inputs)))
-
-
 def _stack(*layers, shape=(4,)):
     return lambda: keras.Sequential(
         [keras.Input(shape), *(layer() for layer in layers), L.Dense(3)]
@@ -90,7 +85,6 @@ KERAS = {
         ),
         "",
     ),
-    "integers beside": (_integers_beside, "several inputs must be of one float type"),
 }
 
 
