@@ -55,6 +55,8 @@ def load_tfds(name: str, split: str, data_dir: str | None) -> Examples:
         ) from error
 
     def batches(size: int, start: int = 0) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        if start >= count:  # of a slice without examples tfds raises an error
+            return
         # A slice is much quicker than skipping what was parsed; of one file both have one order.
         plain = start and split in ("train", "test") and builder.info.splits[split].num_shards == 1
         rest = read(split=f"{split}[{start}:]") if plain else dataset.skip(start)

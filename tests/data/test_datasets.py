@@ -124,5 +124,8 @@ def test_files_that_are_there_are_read_without_looking_for_code(tmp_path, monkey
     monkeypatch.setattr(tfds, "builder", never)
     examples = tfds_images.load_tfds("dummy_mnist", "test", str(tmp_path))
     assert examples.fingerprint.startswith("tfds dummy_mnist 3.10.0 ")
+    # As a run is resumed: in the middle, at the end, and with other data than it began with.
+    rest = [list(examples.batches(8, start)) for start in (15, examples.count, 99)]
+    assert [sum(len(x) for x, _ in some) for some in rest] == [examples.count - 15, 0, 0]
     x, y = examples.arrays()
     assert x.shape == (20, 28, 28, 1) and y.shape == (20,)
