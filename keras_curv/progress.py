@@ -1,4 +1,4 @@
-"""Progress of long work on stderr: a bar in a terminal or a notebook, or now and then a line."""
+"""Progress of long work: a bar in a terminal or a notebook, or now and then a line on stderr."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import (
@@ -19,6 +20,9 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+
+if TYPE_CHECKING:
+    import keras
 
 _LINE_AFTER = 30.0  # seconds, where stderr is no terminal
 _FIRST_AFTER = 60.0  # seconds of a first batch
@@ -38,7 +42,7 @@ def working(text: str, *, visible: bool, after: float = _LINE_AFTER) -> Iterator
     if not visible:
         yield
         return
-    if not _is_watched(console):
+    if not console.is_terminal or console.is_jupyter:
         timer = threading.Timer(after, print, [text], {"file": sys.stderr, "flush": True})
         timer.daemon = True
         timer.start()
@@ -55,13 +59,20 @@ def working(text: str, *, visible: bool, after: float = _LINE_AFTER) -> Iterator
 def progress_bar(total: int, done: int, *, visible: bool) -> Iterator[Callable[[int], None]]:
     """Shows a bar on stderr, or now and then a line if stderr is no terminal.
 
+    A notebook has the bar of `keras.Model.fit`: rich's wants ipywidgets there, and warns.
+
     Yields what to call with the number of examples just finished.
     """
     console = Console(stderr=True)
-    if not visible:
+    if not visible or not total:
         yield lambda count: None
         return
-    if not _is_watched(console):
+    if console.is_jupyter:
+        bar = _keras_bar(total)
+        bar.update(done)
+        yield bar.add
+        return
+    if not console.is_terminal:
         text = f"certifying {total - done:,} examples"
         with working(text, visible=True, after=_FIRST_AFTER):
             yield _Lines(total, done).advance
@@ -111,5 +122,7 @@ def _clock(seconds: float) -> str:
     return str(datetime.timedelta(seconds=round(seconds)))
 
 
-def _is_watched(console: Console) -> bool:
-    return console.is_terminal or console.is_jupyter
+def _keras_bar(total: int) -> keras.utils.Progbar:
+    import keras  # which a command imports later
+
+    return keras.utils.Progbar(total, unit_name="example")

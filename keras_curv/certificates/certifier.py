@@ -240,7 +240,7 @@ class Certifier:
         Args:
             x, y: as in `certify`; x may also be a `tf.data.Dataset`, of x or of (x, y).
             batch_size: examples at a time; None chooses by the size of the network.
-            progress: whether to show a bar; None: in a notebook.
+            progress: as in `certify`.
         """
         if isinstance(x, tf.data.Dataset):
             if y is not None:
@@ -304,7 +304,7 @@ def certify(
             protocols of the paper's tables.
         batch_size: examples at a time; None chooses by the size of the network.
         seed: for random rivals.
-        progress: whether to show a bar on stderr; None: in a notebook.
+        progress: whether to show a bar; None: in a notebook.
         {options}
 
     Returns:

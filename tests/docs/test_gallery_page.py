@@ -1,6 +1,9 @@
 """The five stories run as printed, and say what comes out."""
 
+import json
 import pathlib
+import re
+import runpy
 import xml.etree.ElementTree
 
 import numpy as np
@@ -26,6 +29,17 @@ def told(tmp_path_factory):
             else:
                 exec(compile(block, "docs/gallery.md", "exec"), names)
     return names, folder
+
+
+def test_the_notebook_tells_the_same():
+    """So that whatever runs here of the page runs there; `python docs/notebook.py` writes it."""
+    notebook = runpy.run_path(str(ROOT / "docs" / "notebook.py"))["notebook_of"](PAGE)
+    assert json.loads((ROOT / "docs" / "gallery.ipynb").read_text(encoding="utf-8")) == notebook
+    code = [cell["source"] for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    blocks = [block for _, block in BLOCK.findall(PAGE)]
+    assert [cell.lstrip("!") for cell in code[1:]] == [
+        re.sub(r"# status.*", "", b).strip() for b in blocks
+    ]
 
 
 def test_there_are_five_stories():

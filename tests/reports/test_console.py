@@ -63,7 +63,6 @@ def test_a_slow_first_batch_is_told_of(monkeypatch, capsys):
 
 
 def test_a_notebook_is_shown_a_bar_unasked(monkeypatch, capsys):
-    """As rich draws it there; elsewhere nothing is shown."""
     bars = []
     monkeypatch.setattr(certifier, "progress_bar", _recorded(bars))
     net = keras.Sequential([keras.Input((2,)), keras.layers.Dense(2)])
@@ -72,6 +71,15 @@ def test_a_notebook_is_shown_a_bar_unasked(monkeypatch, capsys):
     monkeypatch.setattr(rich.console, "_is_jupyter", lambda: True)
     known.certify_all(np.ones((5, 2)), batch_size=2)
     assert bars == [(5, False, [2, 2, 1]), (5, True, [2, 2, 1])]
+
+
+def test_the_bar_of_a_notebook_is_that_of_keras(monkeypatch, capsys):
+    monkeypatch.setattr(rich.console, "_is_jupyter", lambda: True)
+    with progress.progress_bar(5, 1, visible=True) as advance:
+        advance(2)
+        advance(2)
+    out, err = capsys.readouterr()
+    assert "1/5" in out and "5/5" in out and err == ""
 
 
 def _recorded(bars):
