@@ -222,10 +222,10 @@ def bodies(folder, rng):
 def saved(folder, rng):
     """Damages a file of Keras: the config or weights of an archive, the archive, or an `.h5`."""
     part = rng.integers(4)
-    members, legacy = keras_files.saved()
     if part == 0:
-        (folder / keras_files.LEGACY).write_bytes(_struck(legacy, rng))
+        legacy(folder, rng)
         return
+    members, _ = keras_files.saved()
     config, weights = members[keras_files.CONFIG], members[keras_files.WEIGHTS]
     if part == 1:
         config = damaged(config, rng)
@@ -235,6 +235,12 @@ def saved(folder, rng):
     if part == 3:
         path = folder / keras_files.ARCHIVE
         path.write_bytes(damaged(path.read_bytes(), rng))
+
+
+def legacy(folder, rng):
+    """Damages an `.h5` file of Keras."""
+    _, content = keras_files.saved()
+    (folder / keras_files.LEGACY).write_bytes(_struck(content, rng))
 
 
 def _struck(content, rng):
@@ -323,6 +329,7 @@ KINDS = {
     "json": (bodies, logs.attempt),
     "tf_examples": (tf_examples, read_examples),
     "keras": (saved, keras_files.attempt),
+    "h5": (legacy, keras_files.attempt),
     "npz": (archive, archives.attempt),
     "rows": (run, rows.attempt),
     "shards": (batches, shards.attempt),
