@@ -3,9 +3,10 @@
     python benchmarks/beside_sdp_crown.py --dataset mnist --plain relu --layers 3 --limit 10
     python benchmarks/beside_sdp_crown.py --dataset mnist --isometric --limit 20 --radius 0.5
 
-The net is that of `benchmarks/plain.py`. Both rivals are written here from their papers, in
-float32 and without a charge for rounding, to be compared with and not to certify; radii by
-bisection, all rivals, 0 where the prediction is wrong.
+The net is that of `benchmarks/plain.py`. Both rivals are written here from their papers, without a
+charge for rounding, to be compared with and not to certify; in float64, as the squares of ẑ cancel:
+in float32 they went beyond adversarial points. Radii by bisection, all rivals, 0 where the
+prediction is wrong.
 
 *α-CROWN* (Xu et al., 2021): CROWN with lower slopes α for each margin and unit, by Adam from those
 of CROWN. *SDP-CROWN* (Chiu, Chen, Zhang & Zhang, 2025): pre-activations z of a layer stay within ρ
@@ -52,12 +53,13 @@ class Rivals:
     def __init__(self, network, x, label):
         dense = [a.kernel.toarray() if a.is_sparse else a.kernel for a in network.affines]
         self.norms = np.cumprod([np.linalg.norm(kernel, 2) for kernel in dense[:-1]])
-        self.kernels = [tf.constant(kernel, tf.float32) for kernel in dense]
-        self.biases = [tf.constant(a.bias, tf.float32) for a in network.affines]
-        self.x = tf.constant(x, tf.float32)
-        self.centres = [tf.cast(z, tf.float32) for z in network.forward(tf.constant(x))[0]]
+        self.kernels = [tf.constant(kernel, tf.float64) for kernel in dense]
+        self.biases = [tf.constant(a.bias, tf.float64) for a in network.affines]
+        self.x = tf.constant(x, tf.float64)
+        self.centres = [tf.cast(z, tf.float64) for z in network.forward(tf.constant(x))[0]]
         others = [[t for t in range(network.classes) if t != y] for y in label]
-        sign = tf.one_hot(label, network.classes)[:, None] - tf.one_hot(others, network.classes)
+        eye = tf.eye(network.classes, dtype=tf.float64)
+        sign = tf.gather(eye, label)[:, None] - tf.gather(eye, others)
         self.rows = sign @ tf.transpose(self.kernels[-1])  # (n, rivals, units)
         self.constant = tf.linalg.matvec(sign, self.biases[-1])
 
@@ -148,7 +150,7 @@ class Rivals:
                 slopes, found = tf.nest.pack_sequence_as(given, values)
                 margins = self._margins(radius, boxes, slopes, found or None)
             gradients = tape.gradient(margins, values, unconnected_gradients="zero")
-            t = tf.cast(count + 1, tf.float32)
+            t = tf.cast(count + 1, tf.float64)
             first = [0.9 * m + 0.1 * g for m, g in zip(first, gradients, strict=True)]
             second = [0.99 * v + 0.01 * g * g for v, g in zip(second, gradients, strict=True)]
             scale = _RATE.value * tf.sqrt(1.0 - 0.99**t) / (1.0 - 0.9**t)
@@ -157,14 +159,14 @@ class Rivals:
             return count + 1, tf.maximum(best, margins), values, first, second
 
         none = [tf.zeros_like(each) for each in start]
-        best = tf.fill(tf.shape(self.constant), -np.float32(np.inf))
+        best = tf.fill(tf.shape(self.constant), -np.float64(np.inf))
         state = (tf.constant(0), best, start, none, none)
         return tf.while_loop(lambda count, *_: count < _STEPS.value, step, state)[1]
 
 
 def _below(low, high):
     """Returns the slope of the line below relu that CROWN takes."""
-    return tf.where(high > -low, 1.0, 0.0) * tf.where(high <= 0.0, 0.0, 1.0)
+    return tf.cast((high > -low) & (high > 0.0), high.dtype)
 
 
 def _chord(low, high):
@@ -180,7 +182,7 @@ def bisected(rivals, most):
     for _ in range(_HALVINGS.value):
         middle = (low + high) / 2.0
         for i in range(3):
-            held = rivals.bounds(tf.constant(middle[i], tf.float32))[i].numpy() > 0.0
+            held = rivals.bounds(tf.constant(middle[i], tf.float64))[i].numpy() > 0.0
             low[i], high[i] = np.where(held, middle[i], low[i]), np.where(held, high[i], middle[i])
     return low
 
