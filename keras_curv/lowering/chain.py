@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -59,8 +60,15 @@ class Source:
         assert self.affine is not None  # as only the input has none
         if not isinstance(self.affine, SparseAffine) or not self.stencils:
             return self.affine
-        norms = norm_of_product(self.stencils), magnitude_of_product(self.stencils)
-        return dataclasses.replace(self.affine, proved_norm=norms[0], proved_magnitude=norms[1])
+        norm, magnitude = self._by_convolutions
+        return dataclasses.replace(self.affine, proved_norm=norm, proved_magnitude=magnitude)
+
+    @property
+    def _by_convolutions(self) -> tuple[float, float]:
+        """Bounds ‖W‖ and ‖|W|‖ by the norms of its convolutions, infinite without these."""
+        if not self.stencils:
+            return math.inf, math.inf
+        return norm_of_product(self.stencils), magnitude_of_product(self.stencils)
 
     @functools.cached_property
     def norms(self) -> tuple[float, float]:
@@ -72,11 +80,10 @@ class Source:
         affine = self.proved
         if affine.is_sparse or affords(affine.kernel.size * min(affine.kernel.shape) // 2):
             return affine.norm, affine.magnitude_norm
-        cheap = [schur_bound(affine.kernel)] * 2
-        if self.stencils:
-            proved = norm_of_product(self.stencils), magnitude_of_product(self.stencils)
-            cheap = [min(pair) for pair in zip(cheap, proved, strict=True)]
-        norm, magnitude = (up(bound + affine.kernel_error) for bound in cheap)
+        most = schur_bound(affine.kernel)
+        norm, magnitude = (
+            up(min(bound, most) + affine.kernel_error) for bound in self._by_convolutions
+        )
         return norm, magnitude
 
     @functools.cached_property

@@ -37,7 +37,7 @@ from keras_curv.saved_model.graph.nodes import (
 from keras_curv.saved_model.limits import NODES, require_at_most, require_shape
 
 _MOST = 2**16  # categories
-_WHOLE = 2**24  # up to which float32 has all integers
+WHOLE = 2**24  # up to which float32 has all integers
 _MOVES = ("Reshape", "Squeeze", "ExpandDims", "Transpose", "StridedSlice", "Shape")
 _COMPARED: dict[str, Callable] = {
     "Less": np.less,
@@ -184,7 +184,7 @@ class Lookup:
         """Applies a `Cast`, which must change no number."""
         target = tf.dtypes.as_dtype(node.attr["DstT"].type)
         whole = bool(np.all(self.table == np.rint(self.table)))
-        small = bool(np.abs(self.table).max(initial=0) <= _WHOLE)
+        small = bool(np.abs(self.table).max(initial=0) <= WHOLE)
         if target in (tf.float32, tf.float64) and (self.table.dtype.kind == "f" or small):
             return self._with(self.table.astype(np.float64))
         if target in (tf.int32, tf.int64) and whole and small:

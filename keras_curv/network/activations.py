@@ -354,10 +354,9 @@ def require_lipschitz(activations: Iterable[Activation]) -> None:
     for activation in (each for layer in activations for each, _ in layer.groups):
         if not np.all(np.isfinite(activation.slope)):
             made = ", of a product, power or norm of tensors," * (activation.name in ALGEBRAIC)
+            inside = "; softmax inside is made of it" * (activation.name == "exponential")
             raise InputError(
                 f"activation {activation.name!r}{made} has an unbounded slope, so no Lipschitz "
                 "bound, which the guarantee float32 and the method lipschitz need; use the "
-                "guarantee real and another method"
-                + "; softmax inside is made of it"
-                * (activation.name == "exponential")
+                f"guarantee real and another method{inside}"
             )

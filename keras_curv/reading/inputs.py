@@ -21,12 +21,11 @@ from keras_curv.data.containers import is_table, of_table, plain
 from keras_curv.data.joined import joined
 from keras_curv.errors import InputError, about
 from keras_curv.lowering.graph import rewritten
-from keras_curv.lowering.lookups import category_counts
+from keras_curv.lowering.lookups import WHOLE, category_counts
 from keras_curv.saved_model.graph.nodes import attribute
 from keras_curv.saved_model.server import MALFORMED
 
 FLOATS = (tf.float32, tf.float64, tf.float16)
-_WHOLE = 2**24  # up to which float32 has all integers
 _BY_NAME = "give arrays by name, which become these"
 
 
@@ -195,7 +194,7 @@ class Inputs:
             for name in self.fixed:
                 block = x[:, self.places[name]]
                 if name not in self.counts:
-                    if not np.all((block == np.rint(block)) & (np.abs(block) <= _WHOLE)):
+                    if not np.all((block == np.rint(block)) & (np.abs(block) <= WHOLE)):
                         raise InputError(f"{self.source} takes integers at {name!r}; {_BY_NAME}")
                     continue
                 if np.any((block != 0) & (block != 1)) or np.any(block.sum(axis=2) != 1):
@@ -223,7 +222,7 @@ class Inputs:
         for name in self.fixed:
             array, dtype = arrays[name], self.specs[name].dtype
             low, high = (0, 1) if dtype.is_bool else (dtype.min, dtype.max)
-            low, high = max(low, -_WHOLE), min(high, _WHOLE)
+            low, high = max(low, -WHOLE), min(high, WHOLE)
             if name in self.counts:
                 low, high = 0, self.counts[name] - 1
             bad = np.ones(len(array), bool)
@@ -272,7 +271,7 @@ class Inputs:
                 chosen = rng.integers(self.counts[name], size=(len(x), len(at)))
                 x[:, at] = chosen[..., None] == np.arange(self.counts[name])
             else:
-                low, high = max(dtype.min, -_WHOLE), min(dtype.max, _WHOLE)
+                low, high = max(dtype.min, -WHOLE), min(dtype.max, WHOLE)
                 x[:, at] = np.clip(np.rint(x[:, at]), low, high)
         return x
 

@@ -115,19 +115,19 @@ def applied(
     shift, digits of the kernel would be lost.
     """
     if isinstance(layer, (_layers.Dense, *_CONVOLUTIONS)):
-        shift = 0.0 if layer.bias is None else _float32(layer.bias)
+        shift = 0.0 if layer.bias is None else as_float32(layer.bias)
         if isinstance(layer, _layers.Dense):
-            return tf.tensordot(rows, entries(_float32(layer.kernel)), 1), shift
+            return tf.tensordot(rows, entries(as_float32(layer.kernel)), 1), shift
         return _convolved(layer, rows, entries), shift
     if isinstance(layer, _layers.EinsumDense):
-        moved = tf.einsum(layer.equation, rows, entries(_float32(layer.kernel)))
-        return moved, 0.0 if layer.bias is None else _float32(layer.bias)
+        moved = tf.einsum(layer.equation, rows, entries(as_float32(layer.kernel)))
+        return moved, 0.0 if layer.bias is None else as_float32(layer.bias)
     if isinstance(layer, CHANGES_IN_TRAINING):
         return rows, 0.0
     if isinstance(layer, _layers.Rescaling):
-        return rows * entries(_float32(layer.scale)), _float32(layer.offset)
+        return rows * entries(as_float32(layer.scale)), as_float32(layer.offset)
     if isinstance(layer, _layers.Normalization):
-        mean, spread = _float32(layer.mean), tf.sqrt(_float32(layer.variance))
+        mean, spread = as_float32(layer.mean), tf.sqrt(as_float32(layer.variance))
         spread = tf.maximum(spread, keras.config.epsilon())
         if layer.invert:
             return rows * entries(spread), mean
@@ -135,10 +135,10 @@ def applied(
     if isinstance(layer, _layers.BatchNormalization):
         shape = [1] * rows.shape.rank
         shape[layer.axis] = -1
-        factor = tf.math.rsqrt(_float32(layer.moving_variance) + layer.epsilon)
-        factor = factor * _float32(layer.gamma) if layer.scale else factor
-        shift = -_float32(layer.moving_mean) * factor
-        shift = shift + _float32(layer.beta) if layer.center else shift
+        factor = tf.math.rsqrt(as_float32(layer.moving_variance) + layer.epsilon)
+        factor = factor * as_float32(layer.gamma) if layer.scale else factor
+        shift = -as_float32(layer.moving_mean) * factor
+        shift = shift + as_float32(layer.beta) if layer.center else shift
         return rows * tf.reshape(entries(factor), shape), tf.reshape(shift, shape)
     pools = isinstance(layer, _layers.AveragePooling2D)
     moved = averages(layer, rows) if pools else layer.call(rows)
@@ -173,7 +173,7 @@ def _convolved(layer: keras.layers.Layer, signals: tf.Tensor, entries: _Function
         signals, strides, dilation = signals[:, None], (*strides, *strides), (1, *dilation)
 
     def kernel(weight: Any) -> tf.Tensor:
-        weight = entries(_float32(weight))
+        weight = entries(as_float32(weight))
         return weight[None] if is_sequence else weight
 
     args = (1, *strides, 1), padding
@@ -187,5 +187,6 @@ def _convolved(layer: keras.layers.Layer, signals: tf.Tensor, entries: _Function
     return found[:, 0] if is_sequence else found
 
 
-def _float32(value: Any) -> tf.Tensor:
+def as_float32(value: Any) -> tf.Tensor:
+    """Returns a variable or a number in float32."""
     return tf.cast(tf.convert_to_tensor(value), tf.float32)

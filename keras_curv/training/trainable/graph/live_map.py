@@ -17,7 +17,7 @@ import tensorflow as tf
 from keras_curv.network.activations import Activation
 from keras_curv.network.unitwise import IDENTITY, unit_wise
 from keras_curv.training.trainable.graph.flows import Flow, Source, layers_in
-from keras_curv.training.trainable.graph.layer_rules import KEEPS_ENTRIES, LOCAL, Paths
+from keras_curv.training.trainable.graph.layer_rules import KEEPS_ENTRIES, LOCAL, Paths, as_float32
 
 _Function = Callable[[tf.Tensor], tf.Tensor]
 
@@ -102,8 +102,8 @@ class LiveMap:
         """Returns kernel `(fan_in, fan_out)` and bias `(fan_out,)`, float32, differentiable."""
         if self.dense is not None:
             bias = self.dense.bias
-            bias = tf.zeros(self.fan_out) if bias is None else _float32(bias)
-            return _float32(self.dense.kernel), bias
+            bias = tf.zeros(self.fan_out) if bias is None else as_float32(bias)
+            return as_float32(self.dense.kernel), bias
         shifts = [tf.reshape(flow.shift(), (-1,)) for flow in self.flows]
         none = tf.zeros(sum(units.size for units in self.carried))
         if self.fan_out < self.fan_in:  # a unit vector of the shorter side is a row
@@ -196,7 +196,3 @@ def _ancestors(last: Flow) -> list[Source]:
                 if source.before is not None:
                     stack.append(source.before)
     return sorted(found, key=lambda source: source.depth)
-
-
-def _float32(value: tf.Variable) -> tf.Tensor:
-    return tf.cast(tf.convert_to_tensor(value), tf.float32)
