@@ -7,13 +7,17 @@ by name.
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import inspect
 import re
 import textwrap
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from keras_curv.errors import InputError
+
 _Taker = TypeVar("_Taker")
+_Options = TypeVar("_Options")
 _DESCRIBED = re.compile(r"^ {4}(\w+): (.+(?:\n {8}.+)*)", re.MULTILINE)
 _PLACE = "        {options}"  # of the descriptions, in a docstring
 
@@ -65,3 +69,17 @@ def accepts(options: type) -> Callable[[_Taker], _Taker]:
         return taker
 
     return named
+
+
+def with_options(options: _Options, given: dict[str, Any]) -> _Options:
+    """Returns options with some values in place of others.
+
+    Raises:
+        InputError: there is no such option, or see the options.
+    """
+    known = [field.name for field in dataclasses.fields(options)]  # type: ignore[arg-type]
+    for name in given.keys() - {*known}:
+        near = difflib.get_close_matches(name, known)
+        advice = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known)}"
+        raise InputError(f"there is no option {name!r} here; {advice}")
+    return dataclasses.replace(options, **given)  # type: ignore[type-var]

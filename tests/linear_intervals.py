@@ -3,10 +3,10 @@
 import numpy as np
 import tensorflow as tf
 
-from keras_curv.certificates.crc.centre_cache import Centres
 from keras_curv.certificates.linear.bounds.first_layer import FirstLayer
 from keras_curv.certificates.linear.bounds.linear_bounds import Balls
 from keras_curv.certificates.linear.bounds.plan import Plan
+from keras_curv.certificates.linear.centre_cache import Centres
 from keras_curv.threats.norms import NORMS
 
 

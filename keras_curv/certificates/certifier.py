@@ -30,7 +30,7 @@ from keras_curv.errors import (
 from keras_curv.network.network import Network
 from keras_curv.network.products import float32_keeps_digits
 from keras_curv.numerics.rounding import up
-from keras_curv.options import accepts
+from keras_curv.options import accepts, with_options
 from keras_curv.process import certifying
 from keras_curv.progress import in_notebook, progress_bar
 from keras_curv.reading import served_model
@@ -84,7 +84,7 @@ class Certifier:
         decide: Sequence[float] | None = None,
         **options: Any,
     ):
-        asked = ProofOptions(**options)
+        asked = with_options(ProofOptions(), options)
         self.property, self.threat = Property.of(asked.property), asked.threat
         self.served = served_model.read(
             model, asked.signature, output_name=asked.output_name, scores=True, cut=asked.cut

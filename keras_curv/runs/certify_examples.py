@@ -22,6 +22,7 @@ from keras_curv.errors import InputError, visible
 from keras_curv.network.clip import layers
 from keras_curv.network.network import Network
 from keras_curv.network.network_file import fingerprint
+from keras_curv.options import with_options
 from keras_curv.process import certifying
 from keras_curv.progress import working
 from keras_curv.reading.served_model import ServedModel
@@ -72,7 +73,7 @@ def certify_examples(
         >>> summary["examples"], summary["clean_accuracy"]
         (20, 0.95)
     """
-    options = dataclasses.replace(options or ExampleOptions(), **changes)
+    options = with_options(options or ExampleOptions(), changes)
     stream = _stream(examples)
     files = stream.paths if isinstance(stream, TFExamples) else [stream.path]
     read = [

@@ -12,6 +12,7 @@ import numpy as np
 
 from keras_curv.errors import InputError, visible
 from keras_curv.network.clip import layers
+from keras_curv.options import with_options
 from keras_curv.process import certifying
 from keras_curv.reports.html.cases import Case, find_cases
 from keras_curv.rows.checks import require_row_of
@@ -56,7 +57,7 @@ def certify_requests(
     Raises:
         InputError: what cannot be used; also, after the rows before it, a broken record.
     """
-    options = dataclasses.replace(options or RequestOptions(), **changes)
+    options = with_options(options or RequestOptions(), changes)
     log = request_log(model, patterns, options)
     return run(lambda: RequestJob(log, options), options, inputs=log.files)
 

@@ -3,8 +3,8 @@
 import numpy as np
 from ball_oracle import draw_network
 
-from keras_curv.certificates.crc.centre_cache import Centres
 from keras_curv.certificates.linear.bounds.first_layer import FirstLayer
+from keras_curv.certificates.linear.centre_cache import Centres
 
 
 def test_some_know_what_all_do(rng):

@@ -8,11 +8,11 @@ import pytest
 import tensorflow as tf
 from ball_oracle import ball_points, build, draw_network, labelled, lowest_margins
 
-from keras_curv.certificates.crc.centre_cache import Centres
 from keras_curv.certificates.linear.bounds.ascent import Ascent, Witness, ascend
 from keras_curv.certificates.linear.bounds.coupled_balls import CoupledBalls
 from keras_curv.certificates.linear.bounds.coupling import coupling_of
 from keras_curv.certificates.linear.bounds.plan import Plan
+from keras_curv.certificates.linear.centre_cache import Centres
 from keras_curv.certificates.linear.coupled import CoupledCertificate
 from keras_curv.certificates.linear.crown import LinearBoundCertificate
 from keras_curv.certificates.question import Question

@@ -7,9 +7,9 @@ import pytest
 import tensorflow as tf
 from ball_oracle import ball_points, build, draw_network, lowest_margins
 
-from keras_curv.certificates.crc.centre_cache import Centres
 from keras_curv.certificates.linear.bounds.coupled_balls import CoupledBalls
 from keras_curv.certificates.linear.bounds.plan import Plan
+from keras_curv.certificates.linear.centre_cache import Centres
 from keras_curv.certificates.linear.coupled import CoupledCertificate
 from keras_curv.network.activations import ACTIVATIONS
 from keras_curv.network.affine import Affine

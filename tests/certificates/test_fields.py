@@ -7,11 +7,11 @@ import tensorflow as tf
 from ball_oracle import ball_points, labelled, lowest_margins
 from linear_intervals import assert_inside, pre_activation_bounds
 
-from keras_curv.certificates.crc.centre_cache import Centres
 from keras_curv.certificates.linear import crown
 from keras_curv.certificates.linear.bounds import plan, receptive_fields
 from keras_curv.certificates.linear.bounds.linear_bounds import Balls
 from keras_curv.certificates.linear.bounds.plan import Plan
+from keras_curv.certificates.linear.centre_cache import Centres
 from keras_curv.certificates.linear.crown import LinearBoundCertificate
 from keras_curv.certificates.question import Question
 from keras_curv.lowering.error_ball import Ball

@@ -8,11 +8,11 @@ import tensorflow as tf
 from ball_oracle import ball_points, draw_network, labelled, project
 from linear_intervals import pre_activation_bounds
 
-from keras_curv.certificates.crc.centre_cache import Centres
 from keras_curv.certificates.linear import crown
 from keras_curv.certificates.linear.bounds import first_layer, linear_bounds
 from keras_curv.certificates.linear.bounds.first_layer import FirstLayer, Functions
 from keras_curv.certificates.linear.bounds.linear_bounds import Balls
+from keras_curv.certificates.linear.centre_cache import Centres
 from keras_curv.certificates.linear.crown import LinearBoundCertificate
 from keras_curv.certificates.question import Question
 from keras_curv.network.activations import SMOOTH

@@ -6,13 +6,13 @@ import tensorflow as tf
 from ball_oracle import CASES, SIZES, ball_points, draw_network, labelled, lowest_margins
 from linear_intervals import assert_inside, pre_activation_bounds
 
-from keras_curv.certificates.crc.centre_cache import Centres
 from keras_curv.certificates.linear import crown
 from keras_curv.certificates.linear.bounds import linear_bounds, plan
 from keras_curv.certificates.linear.bounds.first_layer import FirstLayer
 from keras_curv.certificates.linear.bounds.linear_bounds import Balls
 from keras_curv.certificates.linear.bounds.plan import Plan
 from keras_curv.certificates.linear.bounds.relaxation import relaxation
+from keras_curv.certificates.linear.centre_cache import Centres
 from keras_curv.certificates.linear.crown import LinearBoundCertificate
 from keras_curv.certificates.lipschitz import LipschitzCertificate
 from keras_curv.certificates.question import Question

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from ball_oracle import ball_points, draw_network
 
-from keras_curv.certificates.crc.centre_cache import Centres
 from keras_curv.certificates.linear.bounds import second_layer
 from keras_curv.certificates.linear.bounds.first_layer import FirstLayer
+from keras_curv.certificates.linear.centre_cache import Centres
 
 
 @pytest.fixture

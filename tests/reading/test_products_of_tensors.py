@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 import keras_curv
-from keras_curv.certificates.crc.centre_cache import Centres
+from keras_curv.certificates.linear.centre_cache import Centres
 from keras_curv.certificates.linear.crown import LinearBoundCertificate
 from keras_curv.errors import InputError
 from keras_curv.reading import served_model

@@ -22,10 +22,10 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
-from keras_curv.certificates.crc.centre_cache import Centres
 from keras_curv.certificates.crc.crc import CurvatureCertificate
 from keras_curv.certificates.crc.proved_radius import charged, charged_minorant
 from keras_curv.certificates.linear.ball_search import BallBoundCertificate, steepest_fall
+from keras_curv.certificates.linear.centre_cache import Centres
 from keras_curv.certificates.method import ServedError, no_error
 from keras_curv.network.network import FeedForward, Network
 from keras_curv.network.shared_graph import CLASS, EACH, ROWS, compiled

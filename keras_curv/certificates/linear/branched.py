@@ -33,10 +33,10 @@ from collections.abc import Sequence
 import numpy as np
 import scipy.optimize
 
-from keras_curv.certificates.crc.centre_cache import Centres
 from keras_curv.certificates.linear.bounds.coupling import coupled_units
 from keras_curv.certificates.linear.bounds.linear_bounds import Balls
 from keras_curv.certificates.linear.bounds.passes import BoundedLayer
+from keras_curv.certificates.linear.centre_cache import Centres
 from keras_curv.certificates.linear.coupled import couples
 from keras_curv.certificates.linear.crown import LinearBoundCertificate
 from keras_curv.certificates.method import ServedError, no_error

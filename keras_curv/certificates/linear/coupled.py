@@ -25,7 +25,6 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from keras_curv.certificates.crc.centre_cache import Centres
 from keras_curv.certificates.linear.ball_search import BallBoundCertificate, steepest_fall
 from keras_curv.certificates.linear.bounds.ascent import Witness, ascend
 from keras_curv.certificates.linear.bounds.coupled_balls import CoupledBalls, LayerBounds
@@ -33,6 +32,7 @@ from keras_curv.certificates.linear.bounds.first_layer import FirstLayer
 from keras_curv.certificates.linear.bounds.layer_balls import entries
 from keras_curv.certificates.linear.bounds.plan import Plan
 from keras_curv.certificates.linear.bounds.relaxation import POINTS, relaxation
+from keras_curv.certificates.linear.centre_cache import Centres
 from keras_curv.certificates.linear.crown import require_rules
 from keras_curv.certificates.method import ServedError, no_error
 from keras_curv.certificates.question import Question

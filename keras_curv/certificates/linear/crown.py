@@ -51,13 +51,13 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
-from keras_curv.certificates.crc.centre_cache import Centres
 from keras_curv.certificates.interval_bounds import require_value_range
 from keras_curv.certificates.linear.ball_search import BallBoundCertificate, steepest_fall
 from keras_curv.certificates.linear.bounds.first_layer import FirstLayer
 from keras_curv.certificates.linear.bounds.linear_bounds import Balls
 from keras_curv.certificates.linear.bounds.plan import Plan
 from keras_curv.certificates.linear.bounds.relaxation import POINTS, relaxation, require_relaxation
+from keras_curv.certificates.linear.centre_cache import Centres
 from keras_curv.certificates.method import ServedError, no_error
 from keras_curv.certificates.question import Question, WeakestPoint
 from keras_curv.curvature.sketch import sketch

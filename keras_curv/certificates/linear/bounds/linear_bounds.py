@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import tensorflow as tf
 
-from keras_curv.certificates.crc.centre_cache import Centres
 from keras_curv.certificates.interval_bounds import Box
 from keras_curv.certificates.linear.bounds.passes import BoundedLayer, Inputs
 from keras_curv.certificates.linear.bounds.plan import Plan
@@ -20,6 +19,7 @@ from keras_curv.certificates.linear.bounds.relaxation import (
     magnitude,
     relaxation,
 )
+from keras_curv.certificates.linear.centre_cache import Centres
 from keras_curv.network.activations import Activation
 from keras_curv.network.affine import Affine
 from keras_curv.network.network import Network
