@@ -93,18 +93,13 @@ def lower_bound(bound: Minorant, radius: tf.Tensor) -> tf.Tensor:
 
 
 class Iterate(NamedTuple):
-    """A search in progress, a row for each (example, rival).
+    """A search in progress, a row for each (example, rival)."""
 
-    Attributes:
-        point: the point of the next gradient, `(n, dim)`.
-        previous_point, previous_residual: those of the step before, `(n, dim)`.
-        steps: gradients used, `(n,)`, int32.
-    """
-
-    point: tf.Tensor
+    point: tf.Tensor  # the point of the next gradient, `(n, dim)`
+    # previous_point, previous_residual: those of the step before, `(n, dim)`
     previous_point: tf.Tensor
     previous_residual: tf.Tensor
-    steps: tf.Tensor
+    steps: tf.Tensor  # gradients used, `(n,)`, int32
 
     def rows(self, index: tf.Tensor) -> Iterate:
         """Returns the iterate of these rows."""

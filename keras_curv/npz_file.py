@@ -30,22 +30,14 @@ _READERS = {
 
 
 class StoredArray(NamedTuple):
-    """An array in an archive.
+    """An array in an archive."""
 
-    Attributes:
-        name: of the array.
-        dtype, shape: as its header has them.
-        fortran: whether the first index runs fastest.
-        header: bytes of the header.
-        packed: bytes that the array takes in the file.
-    """
-
-    name: str
-    dtype: np.dtype
+    name: str  # of the array
+    dtype: np.dtype  # dtype, shape: as its header has them
     shape: tuple[int, ...]
-    fortran: bool
-    header: int
-    packed: int
+    fortran: bool  # whether the first index runs fastest
+    header: int  # bytes of the header
+    packed: int  # bytes that the array takes in the file
 
     @property
     def row(self) -> int:

@@ -29,17 +29,11 @@ _WIDER = 1.5, 2.5, 5.0, 10.0  # balls to attack, in radii of the first
 
 
 class ClosestPoints(NamedTuple):
-    """The closest adversarial points found; arrays of length n.
+    """The closest adversarial points found; arrays of length n."""
 
-    Attributes:
-        point: float64, `(n, dim)`; x itself where none was found.
-        distance: float64, `inf` where none was found.
-        prediction: int64, the class with the largest logit at the point, in float64.
-    """
-
-    point: np.ndarray
-    distance: np.ndarray
-    prediction: np.ndarray
+    point: np.ndarray  # float64, `(n, dim)`; x itself where none was found
+    distance: np.ndarray  # float64, `inf` where none was found
+    prediction: np.ndarray  # int64, the class with the largest logit at the point, in float64
 
 
 def closest_points(

@@ -19,17 +19,11 @@ _WRITTEN = 4  # steps that are written out: a loop shares no subexpression with 
 
 
 class Hidden(NamedTuple):
-    """Hidden values of the network at the points of an attack, a row for each (example, rival).
+    """Hidden values of the network at the points of an attack, a row for each (example, rival)."""
 
-    Attributes:
-        pre: `z_1, …, z_{L−1}`, each `(n · rivals, width)`.
-        post: `a_1, …, a_{L−1}`.
-        distance: ‖x̂ − x‖, `(n · rivals,)`.
-    """
-
-    pre: list[tf.Tensor]
-    post: list[tf.Tensor]
-    distance: tf.Tensor
+    pre: list[tf.Tensor]  # `z_1, …, z_{L−1}`, each `(n · rivals, width)`
+    post: list[tf.Tensor]  # `a_1, …, a_{L−1}`
+    distance: tf.Tensor  # ‖x̂ − x‖, `(n · rivals,)`
 
 
 class AttackResult(NamedTuple):

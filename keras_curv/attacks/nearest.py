@@ -23,15 +23,10 @@ _SHRUNK, _CLOSER = 0.9, 0.97  # of the nearest distance: after a nearer point wa
 
 
 class NearestPoints(NamedTuple):
-    """The nearest points found; arrays of length n.
+    """The nearest points found; arrays of length n."""
 
-    Attributes:
-        point: `(n, dim)`, the start where none was found.
-        distance: `inf` where none was found.
-    """
-
-    point: np.ndarray
-    distance: np.ndarray
+    point: np.ndarray  # `(n, dim)`, the start where none was found
+    distance: np.ndarray  # `inf` where none was found
 
 
 def nearest_points(

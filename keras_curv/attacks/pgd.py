@@ -106,16 +106,11 @@ def pgd_attack(
 
 
 class _Ball(NamedTuple):
-    """The points that an attacker may choose.
+    """The points that an attacker may choose."""
 
-    Attributes:
-        x, radius: `(n, dim)` and `(n,)`.
-        low, high: as of `room`.
-    """
-
-    x: tf.Tensor
+    x: tf.Tensor  # x, radius: `(n, dim)` and `(n,)`
     radius: tf.Tensor
-    low: tf.Tensor
+    low: tf.Tensor  # low, high: as of `room`
     high: tf.Tensor
 
 

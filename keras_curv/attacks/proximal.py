@@ -28,20 +28,13 @@ class ProximalAttack(NamedTuple):
 
     `V = f(point) + added + κ · shortfall` is the dual value; with `point` held fixed its gradient
     in κ is `shortfall`.
-
-    Attributes:
-        point: û, `(n, rivals, dim)`; within the limits.
-        added: see above.
-        shortfall: see above; never positive.
-        distance: square root of the cost of the move.
-        solved: whether the distance is ρ, or λ the least possible.
     """
 
-    point: tf.Tensor
-    added: tf.Tensor
-    shortfall: tf.Tensor
-    distance: tf.Tensor
-    solved: tf.Tensor
+    point: tf.Tensor  # û, `(n, rivals, dim)`; within the limits
+    added: tf.Tensor  # see above
+    shortfall: tf.Tensor  # see above; never positive
+    distance: tf.Tensor  # square root of the cost of the move
+    solved: tf.Tensor  # whether the distance is ρ, or λ the least possible
 
 
 def proximal_attack(

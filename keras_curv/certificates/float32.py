@@ -69,18 +69,14 @@ _LARGEST_CUBED = 2.0**40  # for activations of several ops, with squares, and a 
 
 
 class LinearError(NamedTuple):
-    """Error bounds of float32 serving in a ball of radius R around x0, linear in R.
+    """Error bounds of float32 serving in a ball of radius R around x0, linear in R."""
 
-    Attributes:
-        fixed, rate: the error of a margin is at most `fixed + rate · R`, `(n, k)` each.
-        reach: the bounds hold for R below it, `(n,)`; beyond, a number may overflow.
-        pre_activations: the error of every entry of z_I is at most `fixed + rate · R`, a pair for
-            each of the L − 1 hidden maps, `(n,)` both.
-    """
-
+    # fixed, rate: the error of a margin is at most `fixed + rate · R`, `(n, k)` each
     fixed: np.ndarray
     rate: np.ndarray
-    reach: np.ndarray
+    reach: np.ndarray  # the bounds hold for R below it, `(n,)`; beyond, a number may overflow
+    # the error of every entry of z_I is at most `fixed + rate · R`, a pair for each of the L − 1
+    # hidden maps, `(n,)` both
     pre_activations: list[tuple[np.ndarray, np.ndarray]]
 
 

@@ -93,12 +93,6 @@ class Box(NamedTuple):
 
     Its parts are arrays in a certificate, and in training tensors, without a charge for rounding.
 
-    Attributes:
-        centre: `(n, N)`.
-        half: `(n, N)`; None: the set is the ball.
-        radius: the radius of the ball, `(n, 1)`.
-        pinned: entries that stay at the ball's centre, `(N,)`; None: none.
-
     Example:
         >>> box = Box(np.array([[1.0, 1.0]]), np.array([[0.5, 0.25]]))
         >>> low, high = box.image(Affine(np.array([[1.0], [-1.0]]), np.zeros(1)))
@@ -106,10 +100,10 @@ class Box(NamedTuple):
         (array([[-0.75]]), array([[0.75]]))
     """
 
-    centre: Any
-    half: Any
-    radius: Any = None
-    pinned: Any = None
+    centre: Any  # `(n, N)`
+    half: Any  # `(n, N)`; None: the set is the ball
+    radius: Any = None  # the radius of the ball, `(n, 1)`
+    pinned: Any = None  # entries that stay at the ball's centre, `(N,)`; None: none
 
     @classmethod
     def of_values(cls, activation: Activation, low: np.ndarray, high: np.ndarray) -> Box:

@@ -13,22 +13,16 @@ from keras_curv.numerics.bracket import gap_within
 
 
 class SearchGoal(NamedTuple):
-    """How far a search need go; none of it decides whether a radius is right.
+    """How far a search need go; none of it decides whether a radius is right."""
 
-    Attributes:
-        ceiling: no radius is expected above it, `(n,)`.
-        aim: a radius that is not above it need not be found, `(n,)`.
-        tolerance: the fraction of the radius that a search may leave.
-        decide: radii at which alone the answer matters; empty: the largest radius is asked for. A
-            search ends once each of them is proved or known to be out of reach.
-        every_rival: whether each rival is searched up to the ceiling. Otherwise a rival is left
-            alone once it cannot be the weakest of its example.
-    """
-
-    ceiling: np.ndarray
-    aim: np.ndarray
-    tolerance: float = 0.0
+    ceiling: np.ndarray  # no radius is expected above it, `(n,)`
+    aim: np.ndarray  # a radius that is not above it need not be found, `(n,)`
+    tolerance: float = 0.0  # the fraction of the radius that a search may leave
+    # radii at which alone the answer matters; empty: the largest radius is asked for. A search ends
+    # once each of them is proved or known to be out of reach
     decide: tuple[float, ...] = ()
+    # whether each rival is searched up to the ceiling. Otherwise a rival is left alone once it
+    # cannot be the weakest of its example
     every_rival: bool = False
 
     @classmethod
@@ -67,26 +61,18 @@ class SearchGoal(NamedTuple):
 class Question(NamedTuple):
     """Asks for a proved radius of each example against each of its rivals.
 
-    Attributes:
-        x: `(n, dim)`, float64, the numbers that the network receives.
-        label: `(n,)`, integers.
-        rivals: `(n, rivals)`, integers, none equal to the label of its example.
-        known: radii that are proved already, `(n, rivals)`.
-        goal: how far to search.
-        witness: whether to keep what somebody else needs to prove the radii again.
-
     Example:
         >>> question = Question.of([[3.0, 1.0]], [0], [[1]])
         >>> question.known, question.goal.decide
         (array([[0.]]), ())
     """
 
-    x: np.ndarray
-    label: np.ndarray
-    rivals: np.ndarray
-    known: np.ndarray
-    goal: SearchGoal
-    witness: bool = False
+    x: np.ndarray  # `(n, dim)`, float64, the numbers that the network receives
+    label: np.ndarray  # `(n,)`, integers
+    rivals: np.ndarray  # `(n, rivals)`, integers, none equal to the label of its example
+    known: np.ndarray  # radii that are proved already, `(n, rivals)`
+    goal: SearchGoal  # how far to search
+    witness: bool = False  # whether to keep what somebody else needs to prove the radii again
 
     @classmethod
     def of(
@@ -149,18 +135,12 @@ class WeakestPoint(NamedTuple):
     """The point at which a search ended, against the rival that it found the weakest.
 
     Tests that exclude a method hold at any point and any rival.
-
-    Attributes:
-        column: of the rival, in `Question.rivals`, `(n,)`.
-        point: `(n, dim)`.
-        margin: against that rival at the point, `(n,)`.
-        start: that margin at the example itself, `(n,)`.
     """
 
-    column: np.ndarray
-    point: np.ndarray
-    margin: np.ndarray
-    start: np.ndarray
+    column: np.ndarray  # of the rival, in `Question.rivals`, `(n,)`
+    point: np.ndarray  # `(n, dim)`
+    margin: np.ndarray  # against that rival at the point, `(n,)`
+    start: np.ndarray  # that margin at the example itself, `(n,)`
 
     def take(self, rows: np.ndarray) -> WeakestPoint:
         """Returns those of these examples."""
@@ -181,25 +161,20 @@ class Proof(NamedTuple):
 
     The smallest radius of each example counts; another may be far from the largest that the method
     could prove, unless every rival was asked for.
-
-    Attributes:
-        radius: `(n, rivals)`, none below what was known.
-        gradients: gradients of one margin that were computed, summed over the rivals, `(n,)`.
-        method: the name of who proved it, `(n, rivals)`; "" where it was known.
-        distance: of a point that was found to change the prediction, `(n, rivals)`; else infinite.
-        weakest: where the search ended; None without a search.
-        point: where a gradient was taken that proves it, or what the last method proves that takes
-            gradients, `(n, rivals, dim)`; NaN where there is none. None unless a witness was asked
-            for, and a method has such points.
-        slopes: (example, column of the rival) → slopes and then multipliers of the coupled units
-            of all hidden layers, in one vector; only where a witness was asked for, and linear
-            bounds were improved by ascent.
     """
 
-    radius: np.ndarray
+    radius: np.ndarray  # `(n, rivals)`, none below what was known
+    # gradients of one margin that were computed, summed over the rivals, `(n,)`
     gradients: np.ndarray
-    method: np.ndarray
+    method: np.ndarray  # the name of who proved it, `(n, rivals)`; "" where it was known
+    # of a point that was found to change the prediction, `(n, rivals)`; else infinite
     distance: np.ndarray
-    weakest: WeakestPoint | None = None
+    weakest: WeakestPoint | None = None  # where the search ended; None without a search
+    # where a gradient was taken that proves it, or what the last method proves that takes
+    # gradients, `(n, rivals, dim)`; NaN where there is none. None unless a witness was asked for,
+    # and a method has such points
     point: np.ndarray | None = None
+    # (example, column of the rival) → slopes and then multipliers of the coupled units of all
+    # hidden layers, in one vector; only where a witness was asked for, and linear bounds were
+    # improved by ascent
     slopes: Mapping[tuple[int, int], np.ndarray] = MappingProxyType({})

@@ -59,31 +59,22 @@ class HiddenMaps:
 
 
 class Anchor(NamedTuple):
-    """The quantities at n inputs x0 that hold for every radius; lists run over hidden layers.
+    """The quantities at n inputs x0 that hold for every radius; lists run over hidden layers."""
 
-    Attributes:
-        pre: ẑ_I, `(n, N_I)`.
-        pre_error: bound on ‖ẑ_I − z_I(x0)‖, `(n,)`.
-        slope: σ′(ẑ_I) as computed, `(n, N_I)`; the anchored B_I, J_I are defined by these numbers.
-        jacobian: B_I as computed, n of `(side, N_I)`; for the first layer one, `(side, N_1)`.
-        jacobian_error: bound on the distance to the anchored B_I, `(n,)`.
-        rows: bound on the row norms of the anchored B_I, `(n, N_I)`.
-        pre_norm: bound on ‖B_I‖ anchored, `(n,)`.
-        post_norm: bound on ‖J_I‖ anchored, `(n,)`; not for the last hidden layer.
-        carry: bound on ‖W_I diag(slope)‖, `(n,)`; for layers between the first and the last.
-        square: entrywise bound on `(B_I B_Iᵀ) ∘ (B_I B_Iᵀ)`, `(n, N_I, N_I)`; for the first layer
-            `(N_1, N_1)`; not for the last hidden layer.
-    """
-
-    pre: list[np.ndarray]
-    pre_error: list[np.ndarray]
+    pre: list[np.ndarray]  # ẑ_I, `(n, N_I)`
+    pre_error: list[np.ndarray]  # bound on ‖ẑ_I − z_I(x0)‖, `(n,)`
+    # σ′(ẑ_I) as computed, `(n, N_I)`; the anchored B_I, J_I are defined by these numbers
     slope: list[np.ndarray]
+    # B_I as computed, n of `(side, N_I)`; for the first layer one, `(side, N_1)`
     jacobian: list[Any]
-    jacobian_error: list[np.ndarray]
-    rows: list[np.ndarray]
-    pre_norm: list[np.ndarray]
-    post_norm: list[np.ndarray]
+    jacobian_error: list[np.ndarray]  # bound on the distance to the anchored B_I, `(n,)`
+    rows: list[np.ndarray]  # bound on the row norms of the anchored B_I, `(n, N_I)`
+    pre_norm: list[np.ndarray]  # bound on ‖B_I‖ anchored, `(n,)`
+    post_norm: list[np.ndarray]  # bound on ‖J_I‖ anchored, `(n,)`; not for the last hidden layer
+    # bound on ‖W_I diag(slope)‖, `(n,)`; for layers between the first and the last
     carry: list[np.ndarray]
+    # entrywise bound on `(B_I B_Iᵀ) ∘ (B_I B_Iᵀ)`, `(n, N_I, N_I)`; for the first layer `(N_1,
+    # N_1)`; not for the last hidden layer
     square: list[np.ndarray]
 
     def take(self, rows: np.ndarray) -> Anchor:

@@ -46,15 +46,10 @@ _WINDOW = 32  # activations
 
 
 class UnitNorms(NamedTuple):
-    """Norms of a product `V = W_{j+1} c_{j+1} ⋯ W_I` where units of activation j differ.
+    """Norms of a product `V = W_{j+1} c_{j+1} ⋯ W_I` where units of activation j differ."""
 
-    Attributes:
-        whole: ‖V‖.
-        spread: ‖s_j V‖.
-    """
-
-    whole: Any
-    spread: Any
+    whole: Any  # ‖V‖
+    spread: Any  # ‖s_j V‖
 
 
 def telescoped(

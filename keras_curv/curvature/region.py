@@ -21,23 +21,16 @@ from keras_curv.numerics.rounding import ACTIVATION_ULPS, SLOPE_FLOOR, UNIT, up
 
 
 class Region(NamedTuple):
-    """Bounds that hold in the balls `B(x0, R)`; lists run over the hidden layers.
+    """Bounds that hold in the balls `B(x0, R)`; lists run over the hidden layers."""
 
-    Attributes:
-        slopes, bends: least and largest σ′ and σ″ of each unit, two `(n, N_I)` each.
-        change: largest |σ′ − anchored σ′| of each unit, `(n, N_I)`.
-        move: bound on ‖z_I(x) − ẑ_I‖, `(n,)`.
-        lipschitz: bound on ‖J_{I−1}‖, `(n,)`: 1 for the first layer.
-        drift: δ_{I−1}, bound on the distance of J_{I−1} to the anchored one, `(n,)`.
-        quartic: bound on ‖|σ″| ∘ (B_I u) ∘ (B_I v)‖ for unit u, v, `(n,)`; not for the last layer.
-    """
-
+    # slopes, bends: least and largest σ′ and σ″ of each unit, two `(n, N_I)` each
     slopes: list[tuple[np.ndarray, np.ndarray]]
     bends: list[tuple[np.ndarray, np.ndarray]]
-    change: list[np.ndarray]
-    move: list[np.ndarray]
-    lipschitz: list[np.ndarray]
-    drift: list[np.ndarray]
+    change: list[np.ndarray]  # largest |σ′ − anchored σ′| of each unit, `(n, N_I)`
+    move: list[np.ndarray]  # bound on ‖z_I(x) − ẑ_I‖, `(n,)`
+    lipschitz: list[np.ndarray]  # bound on ‖J_{I−1}‖, `(n,)`: 1 for the first layer
+    drift: list[np.ndarray]  # δ_{I−1}, bound on the distance of J_{I−1} to the anchored one, `(n,)`
+    # bound on ‖|σ″| ∘ (B_I u) ∘ (B_I v)‖ for unit u, v, `(n,)`; not for the last layer
     quartic: list[np.ndarray]
 
 

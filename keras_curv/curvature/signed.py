@@ -197,16 +197,11 @@ def congruence_by_norm(affine: Affine | KernelProduct, most: np.ndarray) -> np.n
 
 
 class Sensitivity(NamedTuple):
-    """An entrywise interval that contains `F_I = ∂(z_y − z_t)/∂a_I`, for each of P pairs.
+    """An entrywise interval that contains `F_I = ∂(z_y − z_t)/∂a_I`, for each of P pairs."""
 
-    Attributes:
-        low, high: `(P, N_I)`.
-        norm: bound on ‖F_I‖, `(P,)`.
-    """
-
-    low: np.ndarray
+    low: np.ndarray  # low, high: `(P, N_I)`
     high: np.ndarray
-    norm: np.ndarray
+    norm: np.ndarray  # bound on ‖F_I‖, `(P,)`
 
 
 def output_sensitivity(network: Network, label: np.ndarray, rival: np.ndarray) -> Sensitivity:

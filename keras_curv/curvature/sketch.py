@@ -28,17 +28,11 @@ _SHARE = 0.9  # factor on an estimated curvature, which the sketch may have put 
 
 
 class Sketch(NamedTuple):
-    """The hidden layers at n inputs; lists run over the layers.
+    """The hidden layers at n inputs; lists run over the layers."""
 
-    Attributes:
-        pre: z_I, `(n, N_I)`.
-        slope: σ′(z_I), `(n, N_I)`.
-        steepness: estimates of ‖∇z_I,j‖, `(n, N_I)`.
-    """
-
-    pre: list[np.ndarray]
-    slope: list[np.ndarray]
-    steepness: list[np.ndarray]
+    pre: list[np.ndarray]  # z_I, `(n, N_I)`
+    slope: list[np.ndarray]  # σ′(z_I), `(n, N_I)`
+    steepness: list[np.ndarray]  # estimates of ‖∇z_I,j‖, `(n, N_I)`
 
 
 def sketch(network: Network, x: np.ndarray) -> Sketch:

@@ -16,15 +16,10 @@ LONGEST = 100  # characters of the name of a part
 
 @dataclasses.dataclass(frozen=True)
 class Slice:
-    """A partition of examples into parts.
+    """A partition of examples into parts."""
 
-    Attributes:
-        parts: names of the parts: the values of the array, in order.
-        places: of each example's part among them, `(n,)`.
-    """
-
-    parts: tuple[str, ...]
-    places: np.ndarray
+    parts: tuple[str, ...]  # names of the parts: the values of the array, in order
+    places: np.ndarray  # of each example's part among them, `(n,)`
 
     @classmethod
     def by(cls, name: str, values: np.ndarray, count: int) -> Slice:

@@ -26,21 +26,13 @@ _PIECE = 2**22
 
 
 class Stored(NamedTuple):
-    """A model as a file has it.
+    """A model as a file has it."""
 
-    Attributes:
-        config: of the model, parsed.
-        weights: where its weights are.
-        legacy: whether they lie as in an `.h5` file, by the names of layers.
-        keras_2: whether Keras 2 wrote it.
-        fingerprint: SHA-256 of the file.
-    """
-
-    config: dict[str, Any]
-    weights: hdf5.Group
-    legacy: bool
-    keras_2: bool
-    fingerprint: str
+    config: dict[str, Any]  # of the model, parsed
+    weights: hdf5.Group  # where its weights are
+    legacy: bool  # whether they lie as in an `.h5` file, by the names of layers
+    keras_2: bool  # whether Keras 2 wrote it
+    fingerprint: str  # SHA-256 of the file
 
 
 def read(path: pathlib.Path) -> Stored:

@@ -28,22 +28,15 @@ _ARGUMENTS = ("query", "value", "key")  # in the order of the call
 
 @dataclasses.dataclass
 class Place:
-    """A layer of a graph.
+    """A layer of a graph."""
 
-    Attributes:
-        layer: the layer, with a `kind`.
-        pending: calls that are still to be made: what each gets, a name of a tensor, a list of
-            them, or a tuple for several arguments.
-        outputs: of each call so far.
-        keras_2: whether the calls are written as Keras 2 does.
-        about: for messages.
-    """
-
-    layer: Any
+    layer: Any  # the layer, with a `kind`
+    # calls that are still to be made: what each gets, a name of a tensor, a list of them, or a
+    # tuple for several arguments
     pending: list[Any]
-    outputs: list[list[Any]]
-    keras_2: bool
-    about: str
+    outputs: list[list[Any]]  # of each call so far
+    keras_2: bool  # whether the calls are written as Keras 2 does
+    about: str  # for messages
 
     @classmethod
     def of(cls, layer: Any, nodes: Any, about: str) -> Place:
@@ -70,19 +63,13 @@ class Place:
 
 @dataclasses.dataclass(frozen=True)
 class _Name:
-    """The name of a tensor.
+    """The name of a tensor."""
 
-    Attributes:
-        layer, call, output: whose output of which call.
-        keras_2: whether Keras 2 counts.
-        end: whether it is an input or output of the whole model.
-    """
-
-    layer: str
+    layer: str  # layer, call, output: whose output of which call
     call: int
     output: int
-    keras_2: bool
-    end: bool = False
+    keras_2: bool  # whether Keras 2 counts
+    end: bool = False  # whether it is an input or output of the whole model
 
     def tensor(self, places: Mapping[str, Place], about: str) -> Any:
         """Returns the tensor; None where it is not computed yet."""

@@ -48,19 +48,12 @@ _BEHIND = "; the part behind it is certified of the export, with a cut"
 
 @dataclasses.dataclass
 class Builder:
-    """Makes models of configs, within what the file allows.
+    """Makes models of configs, within what the file allows."""
 
-    Attributes:
-        source: the file, for messages.
-        keras_2: whether Keras 2 wrote it.
-        entries: numbers that the file has, of which no layer has taken any yet.
-        calls: of layers, so far.
-    """
-
-    source: str
-    keras_2: bool
-    entries: int
-    calls: int = 0
+    source: str  # the file, for messages
+    keras_2: bool  # whether Keras 2 wrote it
+    entries: int  # numbers that the file has, of which no layer has taken any yet
+    calls: int = 0  # of layers, so far
 
     def model(self, config: dict[str, Any]) -> keras.Model:
         """Returns the model of a config.
@@ -305,23 +298,14 @@ class Builder:
 
 @dataclasses.dataclass
 class Layer:
-    """A layer that was made.
+    """A layer that was made."""
 
-    Attributes:
-        layer: Keras' own.
-        kind: what the file calls its class.
-        stock: its entry of the table; None for a model and for an input.
-        given: the arguments it was made of.
-        built_for: the shape that the file says it was built for.
-        called: whether it has its weights.
-    """
-
-    layer: Any
-    kind: str
-    stock: Stock | None = None
-    given: dict[str, Any] = dataclasses.field(default_factory=dict)
-    built_for: Any = None
-    called: bool = False
+    layer: Any  # Keras' own
+    kind: str  # what the file calls its class
+    stock: Stock | None = None  # its entry of the table; None for a model and for an input
+    given: dict[str, Any] = dataclasses.field(default_factory=dict)  # the arguments it was made of
+    built_for: Any = None  # the shape that the file says it was built for
+    called: bool = False  # whether it has its weights
 
 
 # Layers that `keras_curv` registers, which are read without the code of training.

@@ -19,19 +19,13 @@ Entries = Callable[[Mapping[str, Any], Any], int]
 
 
 class Stock(NamedTuple):
-    """A layer of Keras.
+    """A layer of Keras."""
 
-    Attributes:
-        takes: its arguments and what they may be, beside name, dtype and trainable.
-        entries: arguments, shape of its input → how many numbers its weights have.
-        fixed: arguments that no file decides.
-        cls: what makes it; None where that is the class of its name in `keras.layers`.
-    """
-
-    takes: Mapping[str, Any]
+    takes: Mapping[str, Any]  # its arguments and what they may be, beside name, dtype and trainable
+    # arguments, shape of its input → how many numbers its weights have
     entries: Entries | None = None
-    fixed: Mapping[str, Any] = {}
-    cls: Any = None
+    fixed: Mapping[str, Any] = {}  # arguments that no file decides
+    cls: Any = None  # what makes it; None where that is the class of its name in `keras.layers`
 
 
 def _prod(sizes: Any) -> int:

@@ -31,25 +31,17 @@ _SAMPLES = 8
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Source:
-    """The input, or the output of an activation: flows are affine in sources.
+    """The input, or the output of an activation: flows are affine in sources."""
 
-    Attributes:
-        size: entries of an example.
-        depth: activations on the longest way from the input to it, its own included.
-        sources: that it is made of; none for the input.
-        affine: the map of their outputs, one after the other; None for the input.
-        stencils: the convolutions that a sparse map is made of, one after the other; see `proved`.
-        reads: which entries of these the map may read.
-        sigma: the activation; None for the logits, which have none.
-    """
-
-    size: int
-    depth: int = 0
-    sources: tuple[Source, ...] = ()
+    size: int  # entries of an example
+    depth: int = 0  # activations on the longest way from the input to it, its own included
+    sources: tuple[Source, ...] = ()  # that it is made of; none for the input
+    # the map of their outputs, one after the other; None for the input
     affine: Affine | None = None
+    # the convolutions that a sparse map is made of, one after the other; see `proved`
     stencils: tuple[Stencil | Bounded, ...] = ()
-    reads: np.ndarray | None = None
-    sigma: Activation | None = None
+    reads: np.ndarray | None = None  # which entries of these the map may read
+    sigma: Activation | None = None  # the activation; None for the logits, which have none
 
     @functools.cached_property
     def proved(self) -> Affine:
@@ -116,14 +108,10 @@ def ancestors(sources: Iterable[Source]) -> list[Source]:
 
 @dataclasses.dataclass
 class _Layer:
-    """The entries of one layer.
+    """The entries of one layer."""
 
-    Attributes:
-        own: the sources of this depth.
-        carried: sources of lesser depth, and which of their entries are here.
-    """
-
-    own: list[Source]
+    own: list[Source]  # the sources of this depth
+    # sources of lesser depth, and which of their entries are here
     carried: dict[Source, np.ndarray]
 
     @property

@@ -81,18 +81,14 @@ class Matrix(Protocol):
 class Ball:
     """Real numbers `r` with `|r − value| ≤ error`, entrywise.
 
-    Attributes:
-        value: array, float64.
-        error: array of the same shape, float64, non-negative.
-        served: the same for what a server in float32 has in the place of r; None: exactly r.
-
     Example:
         >>> (Ball.exact([0.1]) + Ball.exact([0.2])).error <= 2.0**-54
         array([ True])
     """
 
-    value: np.ndarray
-    error: np.ndarray
+    value: np.ndarray  # array, float64
+    error: np.ndarray  # array of the same shape, float64, non-negative
+    # the same for what a server in float32 has in the place of r; None: exactly r
     served: Any = None
 
     def __post_init__(self) -> None:

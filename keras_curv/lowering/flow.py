@@ -64,39 +64,27 @@ class Flow:
 
     Entry j of an example, flattened, is `(base @ kernel)[j] * scale[j] + shift[j]` where
     there is a kernel, else `base[order[j]] * scale[j] + shift[j]`.
-
-    Attributes:
-        shape: of one example.
-        sources: whose outputs, one after the other, are the base.
-        base: the size of that.
-        kernel: `(base, size)`, or None for a picking of entries. It is sparse where it is large.
-        stencils: of convolutions and rearrangements that it is the product of, in order, for its
-            norm; None where it is of other maps, too.
-        order: `(size,)`, where there is no kernel.
-        scale, shift: `(size,)`; scale is 1 where there is a kernel.
-        head: what has been applied to the logits, "logits" while nothing has.
-        mass: bounds of its entries as products of absolute values, `(size,)`; see above.
-        runs: the least and the largest product of factors in a row up to the last one, `(2, size)`.
-        served_gain: the largest mass on the way, constant, or product of constants.
-        terms: how many terms the last product sums, 0 before there is one.
-        shifts: how many offsets have been added since the last product.
-        gross: sum of the absolute values of these offsets and of the shift before, `(size,)`.
     """
 
-    shape: tuple[int, ...]
-    sources: tuple[Source, ...]
-    base: int
+    shape: tuple[int, ...]  # of one example
+    sources: tuple[Source, ...]  # whose outputs, one after the other, are the base
+    base: int  # the size of that
+    # `(base, size)`, or None for a picking of entries. It is sparse where it is large
     kernel: Ball | SparseBall | None
-    order: np.ndarray
-    scale: Ball
+    order: np.ndarray  # `(size,)`, where there is no kernel
+    scale: Ball  # scale, shift: `(size,)`; scale is 1 where there is a kernel
     shift: Ball
-    mass: np.ndarray
+    mass: np.ndarray  # bounds of its entries as products of absolute values, `(size,)`; see above
+    # the least and the largest product of factors in a row up to the last one, `(2, size)`
     runs: np.ndarray
+    # of convolutions and rearrangements that it is the product of, in order, for its norm; None
+    # where it is of other maps, too
     stencils: tuple[Stencil | Bounded, ...] | None = ()
-    head: str = "logits"
-    served_gain: float = 1.0
-    terms: int = 0
-    shifts: int = 0
+    head: str = "logits"  # what has been applied to the logits, "logits" while nothing has
+    served_gain: float = 1.0  # the largest mass on the way, constant, or product of constants
+    terms: int = 0  # how many terms the last product sums, 0 before there is one
+    shifts: int = 0  # how many offsets have been added since the last product
+    # sum of the absolute values of these offsets and of the shift before, `(size,)`
     gross: np.ndarray | float = 0.0
 
     @classmethod

@@ -130,19 +130,14 @@ def _rows(nodes: Mapping[str, NodeDef], tensor: str) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Lookup:
-    """A tensor each entry of which is looked up by one integer of the input.
+    """A tensor each entry of which is looked up by one integer of the input."""
 
-    Attributes:
-        shape: of one example.
-        start: where the one-hot vector of its integer begins in `whole`, of each entry, `(size,)`.
-        table: its value for each category, `(categories, size)`; integers, floats or bools.
-        whole: the one vector that all inputs are.
-    """
-
-    shape: tuple[int, ...]
+    shape: tuple[int, ...]  # of one example
+    # where the one-hot vector of its integer begins in `whole`, of each entry, `(size,)`
     start: np.ndarray
+    # its value for each category, `(categories, size)`; integers, floats or bools
     table: np.ndarray
-    whole: Flow
+    whole: Flow  # the one vector that all inputs are
 
     @classmethod
     def input(cls, shape: tuple[int, ...], count: int, start: int, whole: Flow) -> Lookup:

@@ -32,10 +32,6 @@ class SparseBall:
 
     It has the methods that a `Ball` with two axes has as a matrix.
 
-    Attributes:
-        places: CSR, its rows sorted; its numbers mean nothing, only their places do.
-        entries: those of the places, in their order.
-
     Example:
         >>> eye = SparseBall.exact(scipy.sparse.eye_array(2))
         >>> (eye @ eye).dense().value
@@ -43,8 +39,9 @@ class SparseBall:
                [0., 1.]])
     """
 
+    # CSR, its rows sorted; its numbers mean nothing, only their places do
     places: scipy.sparse.csr_array
-    entries: Ball
+    entries: Ball  # those of the places, in their order
 
     is_sparse, work = True, HALF_SPARSE
 

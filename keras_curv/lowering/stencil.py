@@ -161,15 +161,10 @@ class Stencil:
 
 @dataclasses.dataclass(frozen=True)
 class Bounded:
-    """A map of which only a bound of ‖|W|‖ is known, and so of ‖W‖; it may move entries anywhere.
+    """A map of which only a bound of ‖|W|‖, and so of ‖W‖, is known; it may move any entry."""
 
-    Attributes:
-        magnitude: the bound.
-        spectral: a smaller bound of ‖W‖ alone, if there is one.
-    """
-
-    magnitude: float
-    spectral: float | None = None
+    magnitude: float  # the bound
+    spectral: float | None = None  # a smaller bound of ‖W‖ alone, if there is one
 
     @property
     def norm(self) -> float:

@@ -30,59 +30,46 @@ class Activation:
 
     Where units differ (`unitwise.py`), numbers below are vectors over the units.
 
-    Attributes:
-        name: the Keras name; "gelu_tanh", which has none, is gelu with `approximate=True`.
-        value: σ, on tensors of any shape, float32 or float64.
-        first: σ′.
-        second: σ″.
-        first_range: `(min, max)` of σ′ on ℝ (infimum and supremum), rounded outward.
-        second_range: the same for σ″; contains 0, as σ″ of a function with bounded slope must.
-            An end is infinite where σ′ jumps, or σ″ grows without bound.
-        first_extrema: points at which σ′ has its interior extrema.
-        second_extrema: points at which σ″ has its interior extrema.
-        value_floor: σ is computed to within an error relative to `|σ(z)| + value_floor`; 0 unless
-            its computation cancels digits, see `numerics/rounding.py`.
-        served_floor: a server's float32 σ is within an error relative to
-            `|σ(z)| + served_floor · (1 + |z|)`; 0 where a single op of TensorFlow computes σ
-            without cancellation. Others take several ops, or lose digits near 0 as the op of elu
-            does, `exp(z) − 1`, or may lose them far out, where a period is subtracted.
-        minimum_at: the point of the only interior minimum of σ; None where σ never falls.
-        maximum_at: the point of its only interior maximum, if there is one.
-        s_shaped: whether σ is convex up to 0 and concave from there on.
-        first_of_value: computes σ′ from σ, on arrays or tensors, where that is cheap.
-        hinge: whether σ(z) = max(z, 0).
-        left: a, where σ(z) is a z for z < 0 and z for z > 0, up to a kink beyond; None elsewhere.
-        period: the period of a periodic activation, whose extrema are listed for one period.
-        kinks: the points at which σ′ jumps, for an activation that has `piece_range`.
-        piece_range: the range of σ″ wherever it exists, where `second_range` is infinite.
-        positive: whether σ is defined for z > 0 only, and NaN elsewhere.
-
     Example:
         >>> from keras_curv.network import activations
         >>> activations.get("softplus").second_range
         (0.0, 0.25)
     """
 
-    name: str
-    value: Callable[[tf.Tensor], tf.Tensor]
-    first: Callable[[tf.Tensor], tf.Tensor]
-    second: Callable[[tf.Tensor], tf.Tensor]
-    first_range: tuple[Any, Any]
+    name: str  # the Keras name; "gelu_tanh", which has none, is gelu with `approximate=True`
+    value: Callable[[tf.Tensor], tf.Tensor]  # σ, on tensors of any shape, float32 or float64
+    first: Callable[[tf.Tensor], tf.Tensor]  # σ′
+    second: Callable[[tf.Tensor], tf.Tensor]  # σ″
+    first_range: tuple[Any, Any]  # `(min, max)` of σ′ on ℝ (infimum and supremum), rounded outward
+    # the same for σ″; contains 0, as σ″ of a function with bounded slope must. An end is infinite
+    # where σ′ jumps, or σ″ grows without bound
     second_range: tuple[Any, Any]
-    first_extrema: tuple[float, ...]
-    second_extrema: tuple[float, ...]
+    first_extrema: tuple[float, ...]  # points at which σ′ has its interior extrema
+    second_extrema: tuple[float, ...]  # points at which σ″ has its interior extrema
+    # σ is computed to within an error relative to `|σ(z)| + value_floor`; 0 unless its computation
+    # cancels digits, see `numerics/rounding.py`
     value_floor: Any = 0.0
+    # a server's float32 σ is within an error relative to `|σ(z)| + served_floor · (1 + |z|)`; 0
+    # where a single op of TensorFlow computes σ without cancellation. Others take several ops, or
+    # lose digits near 0 as the op of elu does, `exp(z) − 1`, or may lose them far out, where a
+    # period is subtracted
     served_floor: Any = 1.0
+    # the point of the only interior minimum of σ; None where σ never falls
     minimum_at: float | None = None
-    maximum_at: float | None = None
-    s_shaped: bool = False
+    maximum_at: float | None = None  # the point of its only interior maximum, if there is one
+    s_shaped: bool = False  # whether σ is convex up to 0 and concave from there on
+    # computes σ′ from σ, on arrays or tensors, where that is cheap
     first_of_value: Callable[[Any], Any] | None = None
-    hinge: bool = False
+    hinge: bool = False  # whether σ(z) = max(z, 0)
+    # a, where σ(z) is a z for z < 0 and z for z > 0, up to a kink beyond; None elsewhere
     left: float | None = None
+    # the period of a periodic activation, whose extrema are listed for one period
     period: float | None = None
+    # the points at which σ′ jumps, for an activation that has `piece_range`
     kinks: tuple[float, ...] = ()
+    # the range of σ″ wherever it exists, where `second_range` is infinite
     piece_range: tuple[float, float] | None = None
-    positive: bool = False
+    positive: bool = False  # whether σ is defined for z > 0 only, and NaN elsewhere
 
     @property
     def groups(self) -> list[tuple[Activation, slice]]:

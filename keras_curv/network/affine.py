@@ -32,28 +32,19 @@ class Affine:
     `‖Δb‖ ≤ bias_error`: both are 0 for weights as stored, and positive once a normalisation or
     a second affine map has been folded in, because folding rounds.
 
-    Attributes:
-        kernel: `(in, out)`, float64.
-        bias: `(out,)`, float64.
-        kernel_error: bound on the spectral norm of ΔW.
-        bias_error: bound on the l2 norm of Δb.
-        served_kernel_error: entrywise bound on the distance from the kernel to one with which
-            exact arithmetic gives what a server computes in float32; None: the bound for one
-            matrix product with a bias.
-        served_bias_error: the same for the bias.
-        served_gain: no intermediate number of a served map exceeds this times (1 + the largest
-            entry of |a|).
-
     Raises:
         InputError: shapes do not fit, or a weight is NaN or infinite.
     """
 
-    kernel: np.ndarray
-    bias: np.ndarray
-    kernel_error: float = 0.0
-    bias_error: float = 0.0
+    kernel: np.ndarray  # `(in, out)`, float64
+    bias: np.ndarray  # `(out,)`, float64
+    kernel_error: float = 0.0  # bound on the spectral norm of ΔW
+    bias_error: float = 0.0  # bound on the l2 norm of Δb
+    # entrywise bound on the distance from the kernel to one with which exact arithmetic gives what
+    # a server computes in float32; None: the bound for one matrix product with a bias
     served_kernel_error: Any = None
-    served_bias_error: Any = None
+    served_bias_error: Any = None  # the same for the bias
+    # no intermediate number of a served map exceeds this times (1 + the largest entry of |a|)
     served_gain: Any = None
 
     def __post_init__(self) -> None:

@@ -20,11 +20,6 @@ from keras_curv.network.network import Network
 class Clip:
     """`T(x)_i = min(max(scale_i x_i + offset_i, low_i), high_i)`, the classifier being f ∘ T.
 
-    Attributes:
-        scale, offset: `(dim,)`, finite.
-        low, high: `(dim,)`, `low ≤ high`; the latter may be infinite.
-        scale_error, offset_error: l2 bounds on the rounding errors of folding.
-
     Raises:
         InputError: not a number, or limits the wrong way round.
 
@@ -34,10 +29,11 @@ class Clip:
         array([0. , 0.5, 1. ])
     """
 
-    scale: np.ndarray
+    scale: np.ndarray  # scale, offset: `(dim,)`, finite
     offset: np.ndarray
-    low: np.ndarray
+    low: np.ndarray  # low, high: `(dim,)`, `low ≤ high`; the latter may be infinite
     high: np.ndarray
+    # scale_error, offset_error: l2 bounds on the rounding errors of folding
     scale_error: float = 0.0
     offset_error: float = 0.0
 

@@ -27,22 +27,14 @@ from keras_curv.numerics.rounding import LayerNorms
 
 
 class Evaluation(NamedTuple):
-    """Margins of n inputs against their rivals, with the intermediate results of both passes.
+    """Margins of n inputs against their rivals, with the intermediate results of both passes."""
 
-    Attributes:
-        margin: `(n, rivals)`.
-        gradient: the gradient of the margin with respect to the input, `(n, rivals, dim)`.
-        activations: `a_0 = x, …, a_{L−1}`, each `(n, width)`.
-        cotangents: `v_{L−1} = w, …, v_0 = gradient`, each `(n, rivals, width)`, in the dtype of
-            the backward pass.
-        pre: `z_1, …, z_{L−1}`, each `(n, width)`.
-    """
-
-    margin: tf.Tensor
-    gradient: tf.Tensor
-    activations: list[tf.Tensor]
+    margin: tf.Tensor  # `(n, rivals)`
+    gradient: tf.Tensor  # the gradient of the margin with respect to the input, `(n, rivals, dim)`
+    activations: list[tf.Tensor]  # `a_0 = x, …, a_{L−1}`, each `(n, width)`
+    # `v_{L−1} = w, …, v_0 = gradient`, each `(n, rivals, width)`, in the dtype of the backward pass
     cotangents: list[tf.Tensor]
-    pre: list[tf.Tensor]
+    pre: list[tf.Tensor]  # `z_1, …, z_{L−1}`, each `(n, width)`
 
 
 class FeedForward(abc.ABC):

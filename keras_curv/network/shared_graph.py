@@ -26,17 +26,12 @@ _KEPT = 32  # graphs; what is traced holds no weights, but some ten megabytes
 
 
 class Weights(NamedTuple):
-    """The weights and norms in which networks of the same activations differ, float64.
+    """The weights and norms in which networks of the same activations differ, float64."""
 
-    Attributes:
-        kernels, biases: as in `FeedForward.weights`.
-        norms: the entries of the `LayerNorms` of each map.
-        pins: the mask of pinned inputs, and D of a `PinnedNetwork`, if there are any.
-    """
-
-    kernels: list[tf.Tensor]
+    kernels: list[tf.Tensor]  # kernels, biases: as in `FeedForward.weights`
     biases: list[tf.Tensor]
-    norms: list[tf.Tensor]
+    norms: list[tf.Tensor]  # the entries of the `LayerNorms` of each map
+    # the mask of pinned inputs, and D of a `PinnedNetwork`, if there are any
     pins: tuple[tf.Tensor, ...] = ()
 
 

@@ -29,18 +29,14 @@ _STEPS = 12  # of power iteration
 class SparseAffine(Affine):
     """An affine map with a sparse matrix; see `Affine`.
 
-    Attributes:
-        kernel: `(in, out)`, CSR, float64.
-        proved_norm: proved bound on the norm of the real matrix.
-        proved_magnitude: proved bound on the norm of the matrix of its absolute values.
-
     Raises:
         InputError: a weight is NaN or infinite; or a norm exceeds its proved bound, which would be
             a bug.
     """
 
-    kernel: Any
-    proved_norm: float = math.inf
+    kernel: Any  # `(in, out)`, CSR, float64
+    proved_norm: float = math.inf  # proved bound on the norm of the real matrix
+    # proved bound on the norm of the matrix of its absolute values
     proved_magnitude: float = math.inf
 
     def __post_init__(self) -> None:

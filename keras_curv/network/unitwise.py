@@ -35,11 +35,9 @@ class UnitWise(Activation):
     """The activations of the units of one layer, the last axis of every tensor; see `unit_wise`.
 
     Ranges and what follows from them are vectors over the units.
-
-    Attributes:
-        parts: the activations of consecutive units, each with its number of units.
     """
 
+    # the activations of consecutive units, each with its number of units
     parts: tuple[tuple[Activation, int], ...] = ()
 
     def __eq__(self, other: object) -> bool:

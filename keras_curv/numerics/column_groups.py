@@ -33,16 +33,11 @@ class Kind(NamedTuple):
     """Groups of columns with equal values; the columns of a group have entries in the same rows.
 
     Each place of a convolution is such a group, and all places inside the image are of one kind.
-
-    Attributes:
-        values: `(s, k)`, the same for each group.
-        rows: `(groups, s)`, the rows of each group.
-        columns: `(groups, k)`, the columns of each group.
     """
 
-    values: np.ndarray
-    rows: np.ndarray
-    columns: np.ndarray
+    values: np.ndarray  # `(s, k)`, the same for each group
+    rows: np.ndarray  # `(groups, s)`, the rows of each group
+    columns: np.ndarray  # `(groups, k)`, the columns of each group
 
 
 def kinds_of(kernel: scipy.sparse.csc_array, least: int = 1) -> list[Kind] | None:

@@ -103,31 +103,18 @@ def _above(bounds: np.ndarray) -> np.ndarray:
 
 
 class LayerNorms(NamedTuple):
-    """Upper bounds on norms of one affine map `z = a W + b`, as the charge needs them.
+    """Upper bounds on norms of one affine map `z = a W + b`, as the charge needs them."""
 
-    Attributes:
-        fan_in: number of summed terms in `a W`.
-        fan_out: number of summed terms in the backward product `t Wᵀ`.
-        norm: bound on ‖W‖.
-        magnitude: bound on ‖|W|‖, the norm of the entrywise absolute values.
-        bias: bound on ‖b‖.
-        kernel_error: bound on ‖W − stored W‖ (folding a BatchNormalization rounds).
-        bias_error: bound on ‖b − stored b‖.
-        slope: sup |σ′| of the activation behind the map (1 for the last map).
-        bend: sup |σ″| of that activation (0 for the last map).
-        floor: φ of that activation.
-    """
-
-    fan_in: int
-    fan_out: int
-    norm: float
-    magnitude: float
-    bias: float
-    kernel_error: float
-    bias_error: float
-    slope: float
-    bend: float
-    floor: float = 0.0
+    fan_in: int  # number of summed terms in `a W`
+    fan_out: int  # number of summed terms in the backward product `t Wᵀ`
+    norm: float  # bound on ‖W‖
+    magnitude: float  # bound on ‖|W|‖, the norm of the entrywise absolute values
+    bias: float  # bound on ‖b‖
+    kernel_error: float  # bound on ‖W − stored W‖ (folding a BatchNormalization rounds)
+    bias_error: float  # bound on ‖b − stored b‖
+    slope: float  # sup |σ′| of the activation behind the map (1 for the last map)
+    bend: float  # sup |σ″| of that activation (0 for the last map)
+    floor: float = 0.0  # φ of that activation
 
 
 class Charge(NamedTuple):

@@ -18,17 +18,12 @@ _AT_ONCE = 64  # examples
 
 @dataclasses.dataclass(frozen=True)
 class Before:
-    """What is computed before a cut.
+    """What is computed before a cut."""
 
-    Attributes:
-        specs: of what the model takes, by name, in the order of names.
-        call: the parts of a batch, in that order → what flows at the cut.
-        source: for messages.
-    """
-
-    specs: Mapping[str, tf.TensorSpec]
+    specs: Mapping[str, tf.TensorSpec]  # of what the model takes, by name, in the order of names
+    # the parts of a batch, in that order → what flows at the cut
     call: Callable[[list[tf.Tensor]], tf.Tensor]
-    source: str
+    source: str  # for messages
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:

@@ -33,11 +33,6 @@ _BY_NAME = "give arrays by name, which become these"
 class Inputs:
     """The inputs of a model.
 
-    Attributes:
-        specs: of what a client sends, by name, in the order in which inputs are joined.
-        source: for messages.
-        counts: name → number of categories, of those that are one-hot vectors.
-
     Example:
         >>> specs = {"a": tf.TensorSpec((None, 2)), "b": tf.TensorSpec((None, 2, 2))}
         >>> inputs = Inputs(specs, "the model")
@@ -48,8 +43,10 @@ class Inputs:
         (array([[0., 0., 1., 1., 1., 1.]]), [(1, 2), (1, 2, 2)])
     """
 
+    # of what a client sends, by name, in the order in which inputs are joined
     specs: Mapping[str, tf.TensorSpec]
-    source: str
+    source: str  # for messages
+    # name → number of categories, of those that are one-hot vectors
     counts: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
     @classmethod

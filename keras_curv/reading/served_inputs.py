@@ -16,17 +16,11 @@ _USUAL = 2.0**40
 
 
 class CheckedInputs(NamedTuple):
-    """Examples that a model can be certified at.
+    """Examples that a model can be certified at."""
 
-    Attributes:
-        flat: as served, `(n, dim)`, in the dtype of the model.
-        label: `(n,)`, int64; None where there are none.
-        moved: bounds of how far that dtype moved each example, `(n,)`.
-    """
-
-    flat: np.ndarray
-    label: np.ndarray | None
-    moved: np.ndarray
+    flat: np.ndarray  # as served, `(n, dim)`, in the dtype of the model
+    label: np.ndarray | None  # `(n,)`, int64; None where there are none
+    moved: np.ndarray  # bounds of how far that dtype moved each example, `(n,)`
 
 
 class ServedInputs:

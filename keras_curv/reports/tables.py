@@ -22,17 +22,11 @@ from keras_curv.rows.row import Row
 
 
 class Table(NamedTuple):
-    """A table whose first column names its rows; the others are figures.
+    """A table whose first column names its rows; the others are figures."""
 
-    Attributes:
-        caption: what it is about.
-        heads: of the columns.
-        rows: cells of each.
-    """
-
-    caption: str
-    heads: list[str]
-    rows: list[list[str]]
+    caption: str  # what it is about
+    heads: list[str]  # of the columns
+    rows: list[list[str]]  # cells of each
 
 
 def slice_table(summary: dict, name: str) -> Table:

@@ -173,19 +173,12 @@ def _success(which: int, subject: Subject) -> float:
 
 
 class Column(NamedTuple):
-    """A column of a table.
+    """A column of a table."""
 
-    Attributes:
-        heading: what stands above it.
-        meaning: what exactly is measured, on how many examples.
-        measure: `Subject → float`; NaN where there is no such figure.
-        unit: "%" or "".
-    """
-
-    heading: str
-    meaning: str
-    measure: Callable[[Subject], float]
-    unit: str = ""
+    heading: str  # what stands above it
+    meaning: str  # what exactly is measured, on how many examples
+    measure: Callable[[Subject], float]  # `Subject → float`; NaN where there is no such figure
+    unit: str = ""  # "%" or ""
 
 
 _CERTIFIED = (

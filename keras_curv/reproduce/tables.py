@@ -41,24 +41,16 @@ class Row(NamedTuple):
 
 
 class Table(NamedTuple):
-    """A table of the paper.
+    """A table of the paper."""
 
-    Attributes:
-        title: its heading.
-        source: its place in the paper.
-        columns: names in `measurements.COLUMNS`, some of which the paper does not have.
-        dataset: one of `data.DATASETS`.
-        radius: ρ of attack and certified accuracy, on pixels in [0, 1].
-        ours: networks that the paper does not have.
-        plot: the columns to draw, against the weight where it varies.
-    """
-
-    title: str
-    source: str
+    title: str  # its heading
+    source: str  # its place in the paper
+    # names in `measurements.COLUMNS`, some of which the paper does not have
     columns: tuple[str, ...]
-    dataset: str = "mnist"
-    radius: float = 0.5
-    ours: tuple[Row, ...] = ()
+    dataset: str = "mnist"  # one of `data.DATASETS`
+    radius: float = 0.5  # ρ of attack and certified accuracy, on pixels in [0, 1]
+    ours: tuple[Row, ...] = ()  # networks that the paper does not have
+    # the columns to draw, against the weight where it varies
     plot: tuple[str, ...] = ("certified", "certified_all")
 
 

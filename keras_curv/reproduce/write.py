@@ -25,40 +25,24 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """A row of the table with what was measured.
+    """A row of the table with what was measured."""
 
-    Attributes:
-        row: as in the paper.
-        recipe: by which the network was trained.
-        figures: column → figure; columns not measured yet are left out.
-        seconds: of training and certification; None: not trained yet, or resumed.
-        done: whether all figures that this network can have are measured.
-    """
-
-    row: Row
-    recipe: Recipe
-    figures: dict[str, float]
-    seconds: float | None
-    done: bool
+    row: Row  # as in the paper
+    recipe: Recipe  # by which the network was trained
+    figures: dict[str, float]  # column → figure; columns not measured yet are left out
+    seconds: float | None  # of training and certification; None: not trained yet, or resumed
+    done: bool  # whether all figures that this network can have are measured
 
 
 @dataclasses.dataclass(frozen=True)
 class Marks:
-    """The terms of a table, which say where it covers less than the paper's.
+    """The terms of a table, which say where it covers less than the paper's."""
 
-    Attributes:
-        name: of the table.
-        examples: measured.
-        quick: whether the networks are tiny.
-        limited: whether some of the test set was left out.
-        seed: of the trainings.
-    """
-
-    name: str
-    examples: Examples
-    quick: bool = False
-    limited: bool = False
-    seed: int = 0
+    name: str  # of the table
+    examples: Examples  # measured
+    quick: bool = False  # whether the networks are tiny
+    limited: bool = False  # whether some of the test set was left out
+    seed: int = 0  # of the trainings
 
     @property
     def stem(self) -> str:

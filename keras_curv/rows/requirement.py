@@ -16,20 +16,14 @@ _SPELLED = "[SLICE:][RADIUS=][lower:]FRACTION, as 0.9, 0.25=0.95, 0.5=lower:0.9 
 
 
 class Requirement(NamedTuple):
-    """The smallest certified accuracy that passes, and of what.
+    """The smallest certified accuracy that passes, and of what."""
 
-    Attributes:
-        fraction: of the examples, from 0 to 1.
-        radius: at which it is required; None: at every radius that is reported.
-        lower: whether the lower end of the confidence interval must reach it, and not only the
-            accuracy found.
-        slice: a partition of the examples, each part of which must reach it; "": all of them
-            together.
-    """
-
-    fraction: float
-    radius: float | None = None
+    fraction: float  # of the examples, from 0 to 1
+    radius: float | None = None  # at which it is required; None: at every radius that is reported
+    # whether the lower end of the confidence interval must reach it, and not only the accuracy
+    # found
     lower: bool = False
+    # a partition of the examples, each part of which must reach it; "": all of them together
     slice: str = ""
 
     @classmethod

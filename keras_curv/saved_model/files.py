@@ -32,21 +32,13 @@ _OTHER_FORMATS = ("saved_model.pbtxt", "saved_model.cpb")
 
 @dataclasses.dataclass(frozen=True)
 class ModelFiles:
-    """The files of a SavedModel, as far as they are used.
+    """The files of a SavedModel, as far as they are used."""
 
-    Attributes:
-        path: the directory.
-        graph: content of `saved_model.pb`.
-        index: content of `variables/variables.index`; None where there is none.
-        data: the files of variables, in order.
-        entries: where each tensor lies in them, by its key.
-    """
-
-    path: pathlib.Path
-    graph: bytes
-    index: bytes | None
-    data: tuple[pathlib.Path, ...]
-    entries: Mapping[str, BundleEntryProto]
+    path: pathlib.Path  # the directory
+    graph: bytes  # content of `saved_model.pb`
+    index: bytes | None  # content of `variables/variables.index`; None where there is none
+    data: tuple[pathlib.Path, ...]  # the files of variables, in order
+    entries: Mapping[str, BundleEntryProto]  # where each tensor lies in them, by its key
 
     @classmethod
     def read(cls, path: pathlib.Path) -> ModelFiles:

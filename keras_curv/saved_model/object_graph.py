@@ -39,15 +39,11 @@ _NOTHING = (
 
 
 class Argument(NamedTuple):
-    """One argument of a function that answers a signature.
+    """One argument of a function that answers a signature."""
 
-    Attributes:
-        kind: "input", "variable" or "constant".
-        name: of the input, of the variable's key in the checkpoint, or of the constant's node in
-            the main graph.
-    """
-
-    kind: str
+    kind: str  # "input", "variable" or "constant"
+    # of the input, of the variable's key in the checkpoint, or of the constant's node in the main
+    # graph
     name: str
 
     def __str__(self) -> str:
@@ -55,16 +51,11 @@ class Argument(NamedTuple):
 
 
 class Call(NamedTuple):
-    """The call of a function that answers a signature.
+    """The call of a function that answers a signature."""
 
-    Attributes:
-        function: its name.
-        arguments: in the order in which the function takes them.
-        outputs: names of the signature's outputs, in the order in which the function returns them.
-    """
-
-    function: str
-    arguments: tuple[Argument, ...]
+    function: str  # its name
+    arguments: tuple[Argument, ...]  # in the order in which the function takes them
+    # names of the signature's outputs, in the order in which the function returns them
     outputs: tuple[str, ...]
 
     def __str__(self) -> str:

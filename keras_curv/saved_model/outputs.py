@@ -11,18 +11,12 @@ from keras_curv.errors import InputError
 
 
 class Output(NamedTuple):
-    """One output of a model.
+    """One output of a model."""
 
-    Attributes:
-        name: by which a client gets it; "" where it has none.
-        dtype, shape: as far as they are known.
-        tensor: in the model's graph.
-    """
-
-    name: str
-    dtype: tf.DType
+    name: str  # by which a client gets it; "" where it has none
+    dtype: tf.DType  # dtype, shape: as far as they are known
     shape: tf.TensorShape
-    tensor: str
+    tensor: str  # in the model's graph
 
     def is_float_matrix(self) -> bool:
         """Returns whether it can be logits."""

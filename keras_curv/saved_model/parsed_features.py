@@ -28,15 +28,10 @@ _KEYS, _DEFAULTS = 3, 5  # places among its arguments
 
 
 class Feature(NamedTuple):
-    """A dense feature.
+    """A dense feature."""
 
-    Attributes:
-        cut: the tensor that holds it.
-        default: what it is in examples that leave it out; None: they must have it.
-    """
-
-    cut: Cut
-    default: np.ndarray | None
+    cut: Cut  # the tensor that holds it
+    default: np.ndarray | None  # what it is in examples that leave it out; None: they must have it
 
 
 def find_features(

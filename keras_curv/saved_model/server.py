@@ -61,28 +61,21 @@ Tensor = Callable[[str], np.ndarray]
 
 
 class Answer(NamedTuple):
-    """The flat graph by which a signature is answered.
+    """The flat graph by which a signature is answered."""
 
-    Attributes:
-        definition: of ops, constants and placeholders.
-        given: name of each input → its placeholder; names sorted.
-        returned: the tensor with the logits, or with what a head makes of them.
-        claims: tensors, each with a shape that the model says it has.
-        cut: behind which the graph begins, and the only input; None: nothing is cut off.
-        before: computes what flows at the cut from all inputs, by sorted names; None: unknown.
-        defaults: where tf.Examples are sent, whose features are the inputs: what each is in those
-            that leave it out, None if they must not; None where the inputs are sent themselves.
-        parts: name → places, of what the cut joins; see `ServedModel`.
-    """
-
-    definition: graph_pb2.GraphDef
-    given: dict[str, str]
-    returned: str
+    definition: graph_pb2.GraphDef  # of ops, constants and placeholders
+    given: dict[str, str]  # name of each input → its placeholder; names sorted
+    returned: str  # the tensor with the logits, or with what a head makes of them
+    # tensors, each with a shape that the model says it has
     claims: Sequence[tuple[str, TensorShapeProto]]
+    # behind which the graph begins, and the only input; None: nothing is cut off
     cut: Cut | None = None
+    # computes what flows at the cut from all inputs, by sorted names; None: unknown
     before: Callable[[list[tf.Tensor]], tf.Tensor] | None = None
+    # where tf.Examples are sent, whose features are the inputs: what each is in those that leave it
+    # out, None if they must not; None where the inputs are sent themselves
     defaults: Mapping[str, np.ndarray | None] | None = None
-    parts: Mapping[str, np.ndarray] = {}
+    parts: Mapping[str, np.ndarray] = {}  # name → places, of what the cut joins; see `ServedModel`
 
 
 def answer(

@@ -67,26 +67,18 @@ _VALUES = {  # or int_val
 
 
 class LoggedRequest(NamedTuple):
-    """A predict request.
+    """A predict request."""
 
-    Attributes:
-        inputs: tensors by the names of the inputs: messages, or what JSON has.
-        model: name of the model; "" where the log has none.
-        version: number of the version that served the request; None where the log does not say.
-        version_label: label that the request asked for, if the log does not say which version
-            served it; "" otherwise.
-        signature: name of the signature; "" for the default one.
-        timestamp: seconds since 1970; 0 where the log has none.
-        place: where the request stands in its file, for messages.
-    """
-
-    inputs: dict[Any, Any]
-    model: str
+    inputs: dict[Any, Any]  # tensors by the names of the inputs: messages, or what JSON has
+    model: str  # name of the model; "" where the log has none
+    # number of the version that served the request; None where the log does not say
     version: int | None
+    # label that the request asked for, if the log does not say which version served it; ""
+    # otherwise
     version_label: str
-    signature: str
-    timestamp: int
-    place: str = ""
+    signature: str  # name of the signature; "" for the default one
+    timestamp: int  # seconds since 1970; 0 where the log has none
+    place: str = ""  # where the request stands in its file, for messages
 
 
 def parse_log(record: bytes) -> LoggedRequest:

@@ -31,36 +31,23 @@ _WARM_UP = ("assets.extra", "tf_serving_warmup_requests")
 
 @dataclasses.dataclass(frozen=True)
 class Batch:
-    """The examples of one request for one model.
+    """The examples of one request for one model."""
 
-    Attributes:
-        model: that certifies it.
-        x: `(n, *input shape)`.
-    """
-
-    model: Model
-    x: np.ndarray
+    model: Model  # that certifies it
+    x: np.ndarray  # `(n, *input shape)`
 
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """Examples of one record, one after the other.
+    """Examples of one record, one after the other."""
 
-    Attributes:
-        file: its name.
-        record: in the file, from 0.
-        first: the first of these examples, in the record's batch.
-        count: how many; where no model takes the request, by what it says itself.
-        timestamp: seconds since 1970, or 0.
-        asked: for the model to certify, and the baseline if there is one: a batch of `count`
-            examples, or the reason why there is none.
-    """
-
-    file: str
-    record: int
-    first: int
-    count: int
-    timestamp: int
+    file: str  # its name
+    record: int  # in the file, from 0
+    first: int  # the first of these examples, in the record's batch
+    count: int  # how many; where no model takes the request, by what it says itself
+    timestamp: int  # seconds since 1970, or 0
+    # for the model to certify, and the baseline if there is one: a batch of `count` examples, or
+    # the reason why there is none
     asked: tuple[Batch | Refusal, ...]
 
     def cut(self, start: int, stop: int) -> Request:
@@ -78,21 +65,14 @@ class Request:
 
 @dataclasses.dataclass
 class Survey:
-    """Findings of a first reading of all files.
+    """Findings of a first reading of all files."""
 
-    Attributes:
-        count: of rows.
-        records: read.
-        fingerprint: SHA-256 of the records.
-        times: of the first and the last predict request; None where one has no timestamp.
-        broken: why the reading ended before the end of the files, if it did.
-    """
-
-    count: int = 0
-    records: int = 0
-    fingerprint: str = ""
+    count: int = 0  # of rows
+    records: int = 0  # read
+    fingerprint: str = ""  # SHA-256 of the records
+    # of the first and the last predict request; None where one has no timestamp
     times: tuple[int, int] | None = None
-    broken: InputError | None = None
+    broken: InputError | None = None  # why the reading ended before the end of the files, if it did
 
 
 class RequestLog:

@@ -30,17 +30,12 @@ _NUMBERS = {int, float}
 
 
 class JsonTensor(NamedTuple):
-    """A tensor as JSON has it.
+    """A tensor as JSON has it."""
 
-    Attributes:
-        sizes: its shape; None where lists beside each other differ in length or in depth.
-        values: in order, row by row.
-        entries: how many it has: examples, if it is a batch.
-    """
-
+    # its shape; None where lists beside each other differ in length or in depth
     sizes: tuple[int, ...] | None
-    values: list
-    entries: int
+    values: list  # in order, row by row
+    entries: int  # how many it has: examples, if it is a batch
 
     def read(self, dtype: tf.DType, shape: tuple[int, ...]) -> np.ndarray:
         """Returns the batch of examples, `(n, *shape)`, n ≥ 1, of `dtype`.

@@ -23,17 +23,11 @@ from keras_curv.serving.refusal import Refusal
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """One signature of one version, read and bounded.
+    """One signature of one version, read and bounded."""
 
-    Attributes:
-        version: its number, or the name of a directory that has none.
-        signature: its name.
-        certifier: of both.
-    """
-
-    version: str
-    signature: str
-    certifier: Certifier
+    version: str  # its number, or the name of a directory that has none
+    signature: str  # its name
+    certifier: Certifier  # of both
 
 
 class Versions:

@@ -26,14 +26,10 @@ _FIRST = 0.5  # of the half-width, a step at first
 class Counterexample(NamedTuple):
     """An input in the box of a case, and the outputs served for it, for which all its conditions
     hold.
-
-    Attributes:
-        x: `(dim,)`, in the model's dtype.
-        y: `(outputs,)`, as served.
     """
 
-    x: np.ndarray
-    y: np.ndarray
+    x: np.ndarray  # `(dim,)`, in the model's dtype
+    y: np.ndarray  # `(outputs,)`, as served
 
 
 def starts_in(low: np.ndarray, high: np.ndarray, seed: int) -> np.ndarray:

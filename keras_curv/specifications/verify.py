@@ -61,21 +61,13 @@ class Result(enum.Enum):
 
 
 class Answer(NamedTuple):
-    """The answer to one instance.
+    """The answer to one instance."""
 
-    Attributes:
-        result: see `verify.py` for what each one means.
-        seconds: how long it took.
-        boxes: how many boxes were bounded.
-        counterexample: where it is falsified; else None.
-        reason: why it is unknown; else "".
-    """
-
-    result: Result
-    seconds: float
-    boxes: int
-    counterexample: Counterexample | None = None
-    reason: str = ""
+    result: Result  # see `verify.py` for what each one means
+    seconds: float  # how long it took
+    boxes: int  # how many boxes were bounded
+    counterexample: Counterexample | None = None  # where it is falsified; else None
+    reason: str = ""  # why it is unknown; else ""
 
 
 class Verifier:

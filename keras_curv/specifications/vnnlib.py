@@ -43,17 +43,11 @@ _COMPARISONS = ("<=", ">=", "<", ">")
 
 
 class Condition(NamedTuple):
-    """The condition `Σ w_j y_j ≤ c` on outputs.
+    """The condition `Σ w_j y_j ≤ c` on outputs."""
 
-    Attributes:
-        weights: pairs (j, w_j) by rising j, none of them 0.
-        most: c.
-        strict: whether equality is excluded.
-    """
-
-    weights: tuple[tuple[int, Fraction], ...]
-    most: Fraction
-    strict: bool
+    weights: tuple[tuple[int, Fraction], ...]  # pairs (j, w_j) by rising j, none of them 0
+    most: Fraction  # c
+    strict: bool  # whether equality is excluded
 
     def holds(self, y: Iterable[float]) -> bool:
         """Returns whether it holds for these outputs, which count as exact; not if one is NaN."""
@@ -64,30 +58,20 @@ class Condition(NamedTuple):
 
 
 class Case(NamedTuple):
-    """A box of inputs, and conditions on the outputs that are unsafe if they all hold there.
+    """A box of inputs, and conditions on the outputs that are unsafe if they all hold there."""
 
-    Attributes:
-        low, high: limits of each input, in the order of X_0, X_1, …
-        conditions: none: all outputs are unsafe.
-    """
-
-    low: tuple[Fraction, ...]
+    low: tuple[Fraction, ...]  # low, high: limits of each input, in the order of X_0, X_1, …
     high: tuple[Fraction, ...]
-    conditions: tuple[Condition, ...]
+    conditions: tuple[Condition, ...]  # none: all outputs are unsafe
 
 
 class Instance(NamedTuple):
-    """What a VNN-LIB file says.
+    """What a VNN-LIB file says."""
 
-    Attributes:
-        name: of the file.
-        inputs, outputs: how many it declares.
-        cases: where one of them holds, the model is unsafe; boxes without a point are left out.
-    """
-
-    name: str
-    inputs: int
+    name: str  # of the file
+    inputs: int  # inputs, outputs: how many it declares
     outputs: int
+    # where one of them holds, the model is unsafe; boxes without a point are left out
     cases: tuple[Case, ...]
 
 

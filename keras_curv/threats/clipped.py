@@ -28,17 +28,11 @@ _GROW = 1.0 + 32.0 * UNIT
 
 
 class Clipped(NamedTuple):
-    """An input behind the clip.
+    """An input behind the clip."""
 
-    Attributes:
-        value: u0, `(n, dim)`.
-        reach: the reach of its entries.
-        displaced: bound on `‖x0 − x0′‖`, `(n,)`; 0 where nothing was rounded.
-    """
-
-    value: tf.Tensor
-    reach: Reach
-    displaced: tf.Tensor
+    value: tf.Tensor  # u0, `(n, dim)`
+    reach: Reach  # the reach of its entries
+    displaced: tf.Tensor  # bound on `‖x0 − x0′‖`, `(n,)`; 0 where nothing was rounded
 
 
 def clipped(clip: Clip, x: tf.Tensor) -> Clipped:

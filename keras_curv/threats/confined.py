@@ -42,19 +42,13 @@ from keras_curv.numerics.rounding import unit_and_tiny
 
 
 class Reach(NamedTuple):
-    """Limits, dead zones and costs of the coordinates' moves; see above.
+    """Limits, dead zones and costs of the coordinates' moves; see above."""
 
-    Attributes:
-        up, down: limits ≥ 0 of either direction, `(n, dim)`; may be infinite.
-        dead_up, dead_down: dead ≥ 0 of either direction, `(n, dim)`.
-        cost: b > 0, `(dim,)`.
-    """
-
-    up: tf.Tensor
+    up: tf.Tensor  # up, down: limits ≥ 0 of either direction, `(n, dim)`; may be infinite
     down: tf.Tensor
-    dead_up: tf.Tensor
+    dead_up: tf.Tensor  # dead_up, dead_down: dead ≥ 0 of either direction, `(n, dim)`
     dead_down: tf.Tensor
-    cost: tf.Tensor
+    cost: tf.Tensor  # b > 0, `(dim,)`
 
     def along(self, direction: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns lim and dead of the sign of `direction`, `(n, dim)`."""
@@ -174,17 +168,11 @@ def present_multiplier(
 
 
 class Move(NamedTuple):
-    """A random move, which crosses dead zones with some probability.
+    """A random move, which crosses dead zones with some probability."""
 
-    Attributes:
-        displacement: e = ± θE, `(n, dim)`.
-        cost: `Σ θ (bE + dead)²`, `(n,)`.
-        spread: `Σ (θE² − e²)/2`, `(n,)`: the mixture's loss by curvature, divided by κ.
-    """
-
-    displacement: tf.Tensor
-    cost: tf.Tensor
-    spread: tf.Tensor
+    displacement: tf.Tensor  # e = ± θE, `(n, dim)`
+    cost: tf.Tensor  # `Σ θ (bE + dead)²`, `(n,)`
+    spread: tf.Tensor  # `Σ (θE² − e²)/2`, `(n,)`: the mixture's loss by curvature, divided by κ
 
 
 def best_move(

@@ -19,34 +19,21 @@ from keras_curv.threats.confined import Reach
 
 
 class Start(NamedTuple):
-    """Where the searches of n examples begin.
+    """Where the searches of n examples begin."""
 
-    Attributes:
-        value: u0, `(n, dim)`, float64.
-        room: how far its entries can go; without limits, a stand-in that nobody asks.
-        displaced: what a radius at u0 loses as one at the example, `(n,)`.
-    """
-
-    value: tf.Tensor
-    room: Reach
-    displaced: np.ndarray
+    value: tf.Tensor  # u0, `(n, dim)`, float64
+    room: Reach  # how far its entries can go; without limits, a stand-in that nobody asks
+    displaced: np.ndarray  # what a radius at u0 loses as one at the example, `(n,)`
 
 
 class Place(NamedTuple):
-    """Where searches are, m rows: f and its gradient at moves from u0, κ, and limits of moves.
+    """Where searches are, m rows: f and its gradient at moves from u0, κ, and limits of moves."""
 
-    Attributes:
-        margin: f, less what serving may take off, `(m,)`.
-        gradient, displacement: `(m, dim)`.
-        curvature: κ, `(m,)`.
-        room: of these rows.
-    """
-
-    margin: tf.Tensor
-    gradient: tf.Tensor
+    margin: tf.Tensor  # f, less what serving may take off, `(m,)`
+    gradient: tf.Tensor  # gradient, displacement: `(m, dim)`
     displacement: tf.Tensor
-    curvature: tf.Tensor
-    room: Reach
+    curvature: tf.Tensor  # κ, `(m,)`
+    room: Reach  # of these rows
 
     def rows(self, index: tf.Tensor) -> Place:
         """Returns these rows."""

@@ -16,17 +16,11 @@ from keras_curv.numerics import rounding
 
 
 class Charged(NamedTuple):
-    """Margins of n points against as many rivals each, their gradients, and what both are off by.
+    """Margins of n points against as many rivals each, gradients, and bounds of the errors."""
 
-    Attributes:
-        margin: `(n, rivals)`.
-        gradient: `(n, rivals, dim)`.
-        error: bounds for these; of float32, 0, as it proves nothing.
-    """
-
-    margin: tf.Tensor
-    gradient: tf.Tensor
-    error: rounding.Charge
+    margin: tf.Tensor  # `(n, rivals)`
+    gradient: tf.Tensor  # `(n, rivals, dim)`
+    error: rounding.Charge  # bounds for these; of float32, 0, as it proves nothing
 
 
 def charged(layers: Sequence[rounding.LayerNorms], evaluation: Evaluation) -> Charged:

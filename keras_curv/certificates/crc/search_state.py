@@ -48,18 +48,12 @@ class Batch(NamedTuple):
 
 
 class SearchStep(NamedTuple):
-    """One gradient each of m rows: margins and gradients with what they say, `(m,)` but for one.
+    """One gradient each of m rows: margins and gradients with what they say, `(m,)` but for one."""
 
-    Attributes:
-        margin, gradient: at the iterate; the gradient is `(m, dim)`.
-        radius: that the gradient proves.
-        bracket: from above.
-    """
-
-    margin: tf.Tensor
+    margin: tf.Tensor  # margin, gradient: at the iterate; the gradient is `(m, dim)`
     gradient: tf.Tensor
-    radius: tf.Tensor
-    bracket: tf.Tensor
+    radius: tf.Tensor  # that the gradient proves
+    bracket: tf.Tensor  # from above
 
     def rows(self, index: tf.Tensor) -> SearchStep:
         """Returns these rows."""
@@ -85,20 +79,14 @@ class SearchState(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What a search comes to.
+    """What a search comes to."""
 
-    Attributes:
-        radius: proved, `(n, rivals)`.
-        distance: of adversarial points that were found, else inf, `(n, rivals)`.
-        evaluations: gradients used, `(n,)`.
-        weakest: tensors of a `WeakestPoint`, in its order.
-        proved_at: where each radius was proved, `(n, rivals, dim)`; empty unless they are kept.
-    """
-
-    radius: tf.Tensor
-    distance: tf.Tensor
-    evaluations: tf.Tensor
+    radius: tf.Tensor  # proved, `(n, rivals)`
+    distance: tf.Tensor  # of adversarial points that were found, else inf, `(n, rivals)`
+    evaluations: tf.Tensor  # gradients used, `(n,)`
+    # tensors of a `WeakestPoint`, in its order
     weakest: tuple[tf.Tensor, tf.Tensor, tf.Tensor, tf.Tensor]
+    # where each radius was proved, `(n, rivals, dim)`; empty unless they are kept
     proved_at: tf.Tensor
 
 

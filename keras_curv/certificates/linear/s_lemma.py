@@ -24,21 +24,13 @@ _BISECTIONS = 60
 
 
 class Quadratic(NamedTuple):
-    """Quadratics `Q(δ) = constant + linear·δ + ½ Σ_i diagonal_i (W_i·δ)²`, one for each margin.
+    """Quadratics `Q(δ) = constant + linear·δ + ½ Σ_i diagonal_i (W_i·δ)²`, one for each margin."""
 
-    Attributes:
-        constant: `(rows,)`.
-        linear: `(rows, dim)`.
-        diagonal: `(rows, width)`, taken as exact.
-        constant_error: bound on the rounding of the constant and of the parabolas.
-        linear_error: bound on the norm of the rounding of `linear`.
-    """
-
-    constant: np.ndarray
-    linear: np.ndarray
-    diagonal: np.ndarray
-    constant_error: np.ndarray
-    linear_error: np.ndarray
+    constant: np.ndarray  # `(rows,)`
+    linear: np.ndarray  # `(rows, dim)`
+    diagonal: np.ndarray  # `(rows, width)`, taken as exact
+    constant_error: np.ndarray  # bound on the rounding of the constant and of the parabolas
+    linear_error: np.ndarray  # bound on the norm of the rounding of `linear`
 
 
 class Distances:

@@ -27,21 +27,14 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 class Rule(NamedTuple):
-    """The rule of one op.
+    """The rule of one op."""
 
-    Attributes:
-        function: takes the node and its arguments, and returns the value.
-        exact: numbers come out as they went in, so integers that depend on the input may pass.
-        shares: the result is the argument's own numbers, which memory holds once.
-        broadcasts: constants grow to the shape that they are broadcast to.
-        joins: constants grow to the sum of their sizes.
-    """
-
-    function: Callable[..., Any]
+    function: Callable[..., Any]  # takes the node and its arguments, and returns the value
+    # numbers come out as they went in, so integers that depend on the input may pass
     exact: bool = False
-    shares: bool = False
-    broadcasts: bool = False
-    joins: bool = False
+    shares: bool = False  # the result is the argument's own numbers, which memory holds once
+    broadcasts: bool = False  # constants grow to the shape that they are broadcast to
+    joins: bool = False  # constants grow to the sum of their sizes
 
 
 RULES: dict[str, Rule] = {}

@@ -14,23 +14,14 @@ from keras_curv.rows.row import Row
 
 
 class Case(NamedTuple):
-    """One example with the closest adversarial point found.
+    """One example with the closest adversarial point found."""
 
-    Attributes:
-        row: of the run.
-        x: as the data set has it, of its shape and in its units.
-        point: of the same; None where none was found or searched for.
-        distance: of the point, in the model's input units.
-        becomes: the class predicted there.
-        names: of the entries of x, flattened; none where they have none.
-    """
-
-    row: Row
-    x: np.ndarray
-    point: np.ndarray | None = None
-    distance: float = np.inf
-    becomes: int = -1
-    names: tuple[str, ...] = ()
+    row: Row  # of the run
+    x: np.ndarray  # as the data set has it, of its shape and in its units
+    point: np.ndarray | None = None  # of the same; None where none was found or searched for
+    distance: float = np.inf  # of the point, in the model's input units
+    becomes: int = -1  # the class predicted there
+    names: tuple[str, ...] = ()  # of the entries of x, flattened; none where they have none
 
 
 def entry_names(inputs: Mapping[str, tuple[int, ...]]) -> tuple[str, ...]:

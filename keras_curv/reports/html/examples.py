@@ -17,20 +17,15 @@ _CHANGES = 5  # entries of an adversarial point that are shown
 
 
 class Card(NamedTuple):
-    """The card of one example.
+    """The card of one example."""
 
-    Attributes:
-        title, text: what came of it.
-        pictures: of the example and of the point found: a `data:` address, a text for those who do
-            not see it, and the text below; none where it is no image.
-        entries: its numbers, written out; "" where they are too many, drawn or in the table.
-        changes: the entries that the point found changes most: name, before, after and change.
-    """
-
-    title: str
+    title: str  # title, text: what came of it
     text: str
+    # of the example and of the point found: a `data:` address, a text for those who do not see it,
+    # and the text below; none where it is no image
     pictures: list[tuple[str, str, str]]
-    entries: str
+    entries: str  # its numbers, written out; "" where they are too many, drawn or in the table
+    # the entries that the point found changes most: name, before, after and change
     changes: list[tuple[str, str, str, str]]
 
 

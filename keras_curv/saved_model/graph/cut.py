@@ -31,17 +31,11 @@ _FLOATS = (tf.float32, tf.float64, tf.float16)
 
 
 class Cut(NamedTuple):
-    """A tensor that stands in for all that it is computed from.
+    """A tensor that stands in for all that it is computed from."""
 
-    Attributes:
-        tensor: of the flat graph.
-        shape: with the batch.
-        dtype: as protobuf has it.
-    """
-
-    tensor: str
-    shape: TensorShapeProto
-    dtype: int
+    tensor: str  # of the flat graph
+    shape: TensorShapeProto  # with the batch
+    dtype: int  # as protobuf has it
 
     @property
     def node(self) -> str:

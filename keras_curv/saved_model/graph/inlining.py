@@ -50,26 +50,19 @@ _STEPS = 2**20  # from a tensor to where it comes from
 
 @dataclasses.dataclass(eq=False)
 class Frame:
-    """One call of a function, or the main graph.
+    """One call of a function, or the main graph."""
 
-    Attributes:
-        body: of the function.
-        given: argument → tensor of the caller.
-        caller: None for the main graph.
-        depth: how many calls lie between it and the main graph.
-        prefix: what TensorFlow puts before the names of its nodes where it writes the call out.
-        compiled: whether it, or what calls it, is compiled by XLA.
-        calls: those that are made in it, by node.
-        written: node → its name in the flat graph.
-    """
-
-    body: Body
+    body: Body  # of the function
+    # argument → tensor of the caller
     given: dict[str, str] = dataclasses.field(default_factory=dict)
-    caller: Frame | None = None
-    depth: int = 0
+    caller: Frame | None = None  # None for the main graph
+    depth: int = 0  # how many calls lie between it and the main graph
+    # what TensorFlow puts before the names of its nodes where it writes the call out
     prefix: str = ""
-    compiled: bool = False
+    compiled: bool = False  # whether it, or what calls it, is compiled by XLA
+    # those that are made in it, by node
     calls: dict[str, Frame] = dataclasses.field(default_factory=dict)
+    # node → its name in the flat graph
     written: dict[str, str] = dataclasses.field(default_factory=dict)
 
 

@@ -12,14 +12,10 @@ from keras_curv.saved_model.graph.nodes import node_name
 
 
 class Reach(NamedTuple):
-    """Nodes of the main graph that are computed or waited for, and functions that may be called.
+    """Nodes of the main graph that are computed or waited for, and functions that may be called."""
 
-    Attributes:
-        nodes: of the main graph, by name.
-        functions: by name; of each all nodes count, as TensorFlow writes out all of them.
-    """
-
-    nodes: Mapping[str, NodeDef]
+    nodes: Mapping[str, NodeDef]  # of the main graph, by name
+    # by name; of each all nodes count, as TensorFlow writes out all of them
     functions: Mapping[str, FunctionDef]
 
     @classmethod

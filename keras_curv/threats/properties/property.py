@@ -31,19 +31,12 @@ Rivals = Iterator[tuple[np.ndarray, np.ndarray]]
 
 
 class Reading(NamedTuple):
-    """The state of a property at n examples; arrays of length n.
+    """The state of a property at n examples; arrays of length n."""
 
-    Attributes:
-        prediction: the class with the largest logit, or the property's substitute for it.
-        reference: the logit with which rivals are compared.
-        wrong: whether the property does not hold.
-        tied: whether a margin is 0, so that it can change at once.
-    """
-
-    prediction: np.ndarray
-    reference: np.ndarray
-    wrong: np.ndarray
-    tied: np.ndarray
+    prediction: np.ndarray  # the class with the largest logit, or the property's substitute for it
+    reference: np.ndarray  # the logit with which rivals are compared
+    wrong: np.ndarray  # whether the property does not hold
+    tied: np.ndarray  # whether a margin is 0, so that it can change at once
 
 
 class Property(abc.ABC):

@@ -65,17 +65,11 @@ _RANGE = 1e-30, 1e30  # of ‖W_1‖: beyond, squares may over- or underflow
 
 
 class Minorants(NamedTuple):
-    """Minorants `level − steep R − (κ/2) R²` of m functions on balls around n centres.
+    """Minorants `level − steep R − (κ/2) R²` of m functions on balls around n centres."""
 
-    Attributes:
-        level: `F(x̂) − g·d − (κ/2)‖d‖²`, `(n, m)`, as computed.
-        charge: bound on the error of the level.
-        steep: upper bound on ‖g + κd‖.
-    """
-
-    level: np.ndarray
-    charge: np.ndarray
-    steep: np.ndarray
+    level: np.ndarray  # `F(x̂) − g·d − (κ/2)‖d‖²`, `(n, m)`, as computed
+    charge: np.ndarray  # bound on the error of the level
+    steep: np.ndarray  # upper bound on ‖g + κd‖
 
     def take(self, some: np.ndarray) -> Minorants:
         """Returns the minorants around some of the centres."""
@@ -88,17 +82,11 @@ class Minorants(NamedTuple):
 
 
 class Functions(NamedTuple):
-    """Linear functions `v a_1 + c` of the first hidden layer, for each of n examples or for all.
+    """Linear functions `v a_1 + c` of the first hidden layer, for each of n examples or for all."""
 
-    Attributes:
-        rows: v, `(n or 1, m, N_1)`.
-        constants: c, `(n or 1, m)`.
-        size: upper bound on ‖v‖.
-    """
-
-    rows: np.ndarray
-    constants: np.ndarray
-    size: np.ndarray
+    rows: np.ndarray  # v, `(n or 1, m, N_1)`
+    constants: np.ndarray  # c, `(n or 1, m)`
+    size: np.ndarray  # upper bound on ‖v‖
 
     @classmethod
     def of(cls, rows: np.ndarray, constants: np.ndarray) -> Functions:
@@ -111,25 +99,16 @@ class Functions(NamedTuple):
 
 
 class Tangents(NamedTuple):
-    """Minorants of linear functions of the first layer at points x̂, with their parts.
+    """Minorants of linear functions of the first layer at points x̂, with their parts."""
 
-    Attributes:
-        z, off: z_1 at the centres, `(n, N_1)`, and a bound on its error, `(n, 1)`.
-        minorants: the minorants of the functions, at x̂.
-        s: t − κy, `(n, m, N_1)`.
-        s_size: upper bound on ‖s‖.
-        turned: G s; empty if no further point follows.
-        a_size: upper bound on ‖a_1‖ at the centres, `(n, 1)`.
-        sign: −1 if the minorants are for the negative functions; s and `turned` are not negated.
-    """
-
-    z: np.ndarray
+    z: np.ndarray  # z, off: z_1 at the centres, `(n, N_1)`, and a bound on its error, `(n, 1)`
     off: np.ndarray
-    minorants: Minorants
-    s: np.ndarray
-    s_size: np.ndarray
-    turned: np.ndarray
-    a_size: np.ndarray
+    minorants: Minorants  # the minorants of the functions, at x̂
+    s: np.ndarray  # t − κy, `(n, m, N_1)`
+    s_size: np.ndarray  # upper bound on ‖s‖
+    turned: np.ndarray  # G s; empty if no further point follows
+    a_size: np.ndarray  # upper bound on ‖a_1‖ at the centres, `(n, 1)`
+    # −1 if the minorants are for the negative functions; s and `turned` are not negated
     sign: float = 1.0
 
     def take(self, some: np.ndarray) -> Tangents:

@@ -42,44 +42,28 @@ _MARGIN = 1.004  # which raises most estimates of norms above them, so that proo
 
 
 class Moves(NamedTuple):
-    """How far a hidden layer moves on the balls around n examples.
+    """How far a hidden layer moves on the balls around n examples."""
 
-    Attributes:
-        middle: m, `(n, N)`.
-        root: √h rounded up, `(n, N)`; 0 where σ is linear.
-        ball: β, a bound on `‖√h ∘ Δz‖`, `(n, 1)`.
-        whole: a bound on ‖Δz‖, `(n, 1)`.
-        before: a bound on ‖Δa‖ of the layer before, `(n, 1)`.
-        after: a bound on ‖Δa‖ of this layer, `(n, 1)`.
-        steep: bounds on |σ′|, `(n, N)`.
-    """
-
-    middle: np.ndarray
-    root: np.ndarray
-    ball: np.ndarray
-    whole: np.ndarray
-    before: np.ndarray
-    after: np.ndarray
-    steep: np.ndarray
+    middle: np.ndarray  # m, `(n, N)`
+    root: np.ndarray  # √h rounded up, `(n, N)`; 0 where σ is linear
+    ball: np.ndarray  # β, a bound on `‖√h ∘ Δz‖`, `(n, 1)`
+    whole: np.ndarray  # a bound on ‖Δz‖, `(n, 1)`
+    before: np.ndarray  # a bound on ‖Δa‖ of the layer before, `(n, 1)`
+    after: np.ndarray  # a bound on ‖Δa‖ of this layer, `(n, 1)`
+    steep: np.ndarray  # bounds on |σ′|, `(n, N)`
 
 
 class UnitMoves(NamedTuple):
-    """How far single units of a layer move, and the matrices that say so.
+    """How far single units of a layer move, and the matrices that say so."""
 
-    Attributes:
-        reach: bounds on |Δz|, `(n, N)`; infinite for units that were not asked for, and for those
-            that no receptive field has.
-        place: each asked unit's row in the matrices, `(n, N)`.
-        matrices: for the input and each layer before, `(n, units, N_j)`.
-        fits: whether the matrices have these rows, for which there may be too many units, `(n,)`.
-        error: bounds of what the computed rows are off by, `(n, N)`.
-    """
-
+    # bounds on |Δz|, `(n, N)`; infinite for units that were not asked for, and for those that no
+    # receptive field has
     reach: np.ndarray
-    place: np.ndarray
-    matrices: list[np.ndarray]
+    place: np.ndarray  # each asked unit's row in the matrices, `(n, N)`
+    matrices: list[np.ndarray]  # for the input and each layer before, `(n, units, N_j)`
+    # whether the matrices have these rows, for which there may be too many units, `(n,)`
     fits: np.ndarray
-    error: np.ndarray
+    error: np.ndarray  # bounds of what the computed rows are off by, `(n, N)`
 
 
 def entries(sizes: Sequence[int]) -> int:

@@ -19,23 +19,15 @@ from keras_curv.threats.norms import Norm
 
 
 class BoundedLayer(NamedTuple):
-    """The bounds of one hidden layer on the balls around n examples.
+    """The bounds of one hidden layer on the balls around n examples."""
 
-    Attributes:
-        low, high: the interval of z_k, `(n, N_k)`.
-        lines: the relaxation of σ_k on it.
-        pre: ‖Q_k‖, `(n,)`.
-        folding: ‖ΔW_k‖ ‖A_{k−1}‖ + ‖Δb_k‖, `(n, 1)`.
-        underflow: the underflow of one step, `(n,)`.
-        coupling: the units that are bounded together; their lines are 0. None: each by its lines.
-    """
-
-    low: np.ndarray
+    low: np.ndarray  # low, high: the interval of z_k, `(n, N_k)`
     high: np.ndarray
-    lines: Relaxation
-    pre: np.ndarray
-    folding: np.ndarray
-    underflow: np.ndarray
+    lines: Relaxation  # the relaxation of σ_k on it
+    pre: np.ndarray  # ‖Q_k‖, `(n,)`
+    folding: np.ndarray  # ‖ΔW_k‖ ‖A_{k−1}‖ + ‖Δb_k‖, `(n, 1)`
+    underflow: np.ndarray  # the underflow of one step, `(n,)`
+    # the units that are bounded together; their lines are 0. None: each by its lines
     coupling: Coupling | None = None
 
     @property
@@ -128,24 +120,15 @@ class BoundedLayer(NamedTuple):
 
 
 class Inputs(NamedTuple):
-    """The balls at the input, around n examples.
+    """The balls at the input, around n examples."""
 
-    Attributes:
-        x: the centres, or some of their entries, `(n, d)`.
-        radius: `(n,)`.
-        norm: the norm of the balls.
-        far: bounds on ‖x + δ‖₂ of whole examples, `(n, 1)`.
-        terms: the number of entries of a whole example.
-        room: the reach of the entries; None: no limits.
-        pinned: the mask of entries that cannot move, `(dim,)` or `(k, 1, d)`; None: all can.
-    """
-
-    x: np.ndarray
-    radius: np.ndarray
-    norm: Norm
-    far: np.ndarray
-    terms: int
-    room: Reach | None
+    x: np.ndarray  # the centres, or some of their entries, `(n, d)`
+    radius: np.ndarray  # `(n,)`
+    norm: Norm  # the norm of the balls
+    far: np.ndarray  # bounds on ‖x + δ‖₂ of whole examples, `(n, 1)`
+    terms: int  # the number of entries of a whole example
+    room: Reach | None  # the reach of the entries; None: no limits
+    # the mask of entries that cannot move, `(dim,)` or `(k, 1, d)`; None: all can
     pinned: np.ndarray | None
 
     @classmethod

@@ -29,23 +29,18 @@ class Plan(NamedTuple):
     of the layer before and from that layer's movement. Passes of margins may then stop at any layer
     on their way.
 
-    Attributes:
-        back: the hidden layers, from 0, that are bounded by passes back.
-        before: Lipschitz constants of x ↦ a_0, …, a_{L−2}; empty if all layers are bounded back.
-        pre: Lipschitz constants of x ↦ z_1, …, z_{L−1}; likewise.
-        fields: the receptive fields of each hidden layer from the first; empty without sparse maps.
-        passed: how many hidden layers from the first are passed back through these.
-
     Example:
         >>> Plan.of(Network.from_weights([np.eye(2)] * 2, [np.zeros(2)] * 2, "relu"))
         Plan(back=(0,), before=[], pre=[], fields=(), passed=0)
     """
 
-    back: tuple[int, ...]
+    back: tuple[int, ...]  # the hidden layers, from 0, that are bounded by passes back
+    # Lipschitz constants of x ↦ a_0, …, a_{L−2}; empty if all layers are bounded back
     before: list[float]
-    pre: list[float]
+    pre: list[float]  # Lipschitz constants of x ↦ z_1, …, z_{L−1}; likewise
+    # the receptive fields of each hidden layer from the first; empty without sparse maps
     fields: Sequence[list[Field]] = ()
-    passed: int = 0
+    passed: int = 0  # how many hidden layers from the first are passed back through these
 
     @property
     def bounded_forward(self) -> int:

@@ -35,17 +35,12 @@ AT_ONCE = 2**18  # numbers in one array
 
 
 class Field(NamedTuple):
-    """Places that see the network through the same matrices.
+    """Places that see the network through the same matrices."""
 
-    Attributes:
-        units: units of the bounded layer, `(places, m)`.
-        seen: the entries that they see of the input and of each layer before, `(places, s)` each.
-        kernels: the matrices from each of these to the next, the last one to the units.
-    """
-
-    units: np.ndarray
+    units: np.ndarray  # units of the bounded layer, `(places, m)`
+    # the entries that they see of the input and of each layer before, `(places, s)` each
     seen: list[np.ndarray]
-    kernels: list[Any]
+    kernels: list[Any]  # the matrices from each of these to the next, the last one to the units
 
     @property
     def work(self) -> float:
