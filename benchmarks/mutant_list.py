@@ -4,6 +4,7 @@ TERMS = "tests/numerics/test_each_term.py"
 CHARGES = "tests/certificates/test_each_charge.py"
 PROOFS = "tests/certificates/test_each_proof.py"
 LIPSCHITZ = "tests/certificates/test_each_lipschitz.py"
+OF_NORMS = "tests/curvature/test_liplt_in_norm.py"
 CUBES = "tests/threats/test_cubes.py"
 IN_NORMS = "tests/threats/test_norms.py::test_"
 ALL_TESTS = TERMS, CHARGES, LIPSCHITZ, PROOFS
@@ -50,6 +51,9 @@ TEXTS = {
             "return np.abs(rows).sum(axis=-1)",
         ),
         ("return up(radius * np.sqrt(count))", "return radius"),
+        ("up(norm_bound(weights) * up(spectral", "up(up(spectral"),
+        ("norm_bound(matrix, axis=1).max()", "norm_bound(matrix, axis=1).min()"),
+        ("return min(by_columns, by_rows)", "return min(by_columns, by_rows, rows.max())"),
         ("return radius / np.sqrt(count) * (1.0 - gamma(8))", "return radius"),
     ),
     "certificates.other_norms": (
@@ -61,9 +65,14 @@ TEXTS = {
         ("np.where(proof.radius > known, radius, question.known)", "proof.radius"),
     ),
     "curvature.in_norm": (
-        ("up(largest + length * affine.kernel_error)", "up(largest)"),
+        ("before[index - 1])", "1.0)"),
         ("up((entries + more) ** 2, 8)", "up(entries**2, 8)"),
         ("kappa = up(kappa * length**2) if length > 1.0 else kappa", "kappa = kappa"),
+    ),
+    "curvature.liplt_in_norm": (
+        ("up(norm.to_l2(product.kernel) + float(error))", "up(norm.to_l2(product.kernel))"),
+        ("norm.length(np.array(product.norm), entries)", "product.norm"),
+        ("norm.length(np.array(limit), entries)", "limit"),
     ),
     CRC + "crc": (
         (
@@ -173,12 +182,13 @@ TESTS = {
     "dual": (TERMS,),
     CRC + "proved_radius": (CHARGES,),
     CRC + "in_cube": (CUBES,),
-    "threats.norms": (CUBES, IN_NORMS + "what_serving_takes_off_is_charged"),
+    "threats.norms": (OF_NORMS, CUBES, IN_NORMS + "what_serving_takes_off_is_charged"),
     "certificates.other_norms": (
         IN_NORMS + "what_serving_takes_off_is_charged",
         IN_NORMS + "radii_of_every_pair_hold",
         IN_NORMS + "a_gradient_of_folded_weights_is_charged",
     ),
+    "curvature.liplt_in_norm": (OF_NORMS,),
     "curvature.in_norm": (
         IN_NORMS + "folded_weights_are_charged",
         IN_NORMS + "folded_weights_are_charged_behind_the_first_layer",

@@ -1,12 +1,13 @@
 """Certificates for changes of bounded l1 norm, a budget, or l∞ norm, a tolerance for each entry.
 
 A ball of one norm is inside one of another (`threats/norms.py`), so every l2 radius r proves r in
-l1 and r/√n in l∞, of n entries that move. Two bounds know more:
+l1 and r/√n in l∞, of n entries that move. Some bounds know more:
 
+    Lipschitz   f(x + δ) ≥ f(x) − sup ‖∇f‖_* ‖δ‖                      (`lipschitz.py`)
     curvature   f(x + δ) ≥ f(x) − ‖∇f(x)‖_* ‖δ‖ − (κ/2) ‖δ‖²       (`curvature/in_norm.py`)
     linear      a linear function falls by ‖Λ‖_* r on the ball of radius r
 
-The first is the minorant of `dual.py` at x itself, with the norms that belong to l1 or l∞.
+The second is the minorant of `dual.py` at x itself, with the norms that belong to l1 or l∞.
 """
 
 from __future__ import annotations
@@ -29,13 +30,19 @@ from keras_curv.certificates.linear.branched import BranchedCertificate, branche
 from keras_curv.certificates.linear.coupled import CoupledCertificate
 from keras_curv.certificates.linear.crown import LinearBoundCertificate
 from keras_curv.certificates.linear.interval import IntervalCertificate
+from keras_curv.certificates.lipschitz import LipschitzCertificate
 from keras_curv.certificates.method import Method, ServedError, no_error
 from keras_curv.certificates.question import Proof, Question
 from keras_curv.curvature.in_norm import curvature_in
 from keras_curv.numerics import rounding
 from keras_curv.threats.norms import LINF, Norm, moving
 
-_OF_ANY_NORM = (CoupledCertificate, LinearBoundCertificate, IntervalCertificate)
+_OF_ANY_NORM = (
+    LipschitzCertificate,
+    CoupledCertificate,
+    LinearBoundCertificate,
+    IntervalCertificate,
+)
 _INWARD = 1.0 - 2.0**-40  # so that a radius to decide is among those worth asking for
 _STEPS = 10  # of an attack
 

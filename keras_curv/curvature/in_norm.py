@@ -6,9 +6,8 @@ ball it is largest at a corner: for l1 at ±ρe_i, for l∞ where all entries ar
     e·∇²f e ≥ −κ ‖e‖²,    κ = q(W_1 diag(d_1) W_1ᵀ) + Σ_{I>1} ‖W_I √d_I‖² Lip_I²,
 
 with `q(Q) = max_i Q_ii` for l1, and `q(Q) ≤ Σ_ij |Q_ij| ≤ Σ_k d_k ‖w_k‖₁²` for l∞, w_k the columns
-of W_1. Lip_I is ‖W_1ᵀ‖ from this norm to l2 times the Lipschitz constant of a_{I−1} in z_1: for l1
-the largest norm of a row, for l∞ at most `√Σ_k ‖w_k‖₁²`. From l2 follow κ₁ ≤ κ₂ and κ_∞ ≤ n κ₂, of
-n entries that move, which may be less.
+of W_1. Lip_I is a Lipschitz constant of a_{I−1} from this norm to l2 (`liplt_in_norm.py`). From l2
+follow κ₁ ≤ κ₂ and κ_∞ ≤ n κ₂, of n entries that move, which may be less.
 """
 
 from __future__ import annotations
@@ -16,11 +15,11 @@ from __future__ import annotations
 import numpy as np
 
 from keras_curv.curvature.bounds import CurvatureBounds
-from keras_curv.curvature.liplt import lipschitz_bounds
+from keras_curv.curvature.liplt_in_norm import pre_activation_lipschitz_in
 from keras_curv.curvature.signed import congruence_bound, negative_diagonals, underflow
 from keras_curv.network.affine import Affine
 from keras_curv.network.network import Network
-from keras_curv.numerics.rounding import gamma, norm_bound, scaled_back, up
+from keras_curv.numerics.rounding import gamma, scaled_back, up
 from keras_curv.threats.norms import Norm, moving
 
 _FEW = 64  # inputs, up to which Q is formed for l∞
@@ -55,14 +54,13 @@ def curvature_in(norm: Norm, network: Network, bounds: CurvatureBounds) -> np.nd
     y, t = np.nonzero(~np.eye(network.classes, dtype=bool))
     with np.errstate(over="ignore", invalid="ignore"):
         found = np.zeros(len(y))
-        steepest = up(network.activations[0].steepest * _steepest(norm, first, length))
-        behind = Network(network.affines[1:], network.activations[1:])
-        outer = [1.0, *lipschitz_bounds(behind)]
+        before = pre_activation_lipschitz_in(norm, network, network.depth - 2)
         for index, diagonals in enumerate(negative_diagonals(network, y, t)):
             if index == 0:
                 found += _largest(norm, first, diagonals, length)
                 continue
-            affine, reach = network.affines[index], up(steepest * outer[index - 1])
+            affine = network.affines[index]
+            reach = up(network.activations[index - 1].steepest * before[index - 1])
             for pair, diagonal in enumerate(diagonals):
                 value = congruence_bound(affine, diagonal, sparse_by_norm=True)
                 size = np.sqrt(value + underflow(affine)) * reach
@@ -70,13 +68,6 @@ def curvature_in(norm: Norm, network: Network, bounds: CurvatureBounds) -> np.nd
     result = np.zeros_like(kappa)
     result[y, t] = up(found, network.depth + 2)
     return np.fmin(result, kappa)
-
-
-def _steepest(norm: Norm, affine: Affine, length: float) -> float:
-    """Bounds ‖Wᵀ‖ from a norm to l2, for all W within the error."""
-    rows = _column_sums(affine.kernel) if norm.name == "linf" else affine.row_norms
-    largest = norm_bound(rows) if norm.name == "linf" else float(rows.max())
-    return min(up(largest + length * affine.kernel_error), up(length * affine.norm))
 
 
 def _largest(norm: Norm, affine: Affine, diagonals: np.ndarray, length: float) -> np.ndarray:

@@ -12,6 +12,9 @@ columns of the last map replaces W_I. Lip(a_I) = g_I ℓ_I. Where units differ
 (`network/unitwise.py`), c_k and s_j are diagonal and stay inside the norms: identity units have
 c = 1 and s = 0, and lose nothing.
 
+If changes of x are bounded in l1 or l∞, only `W_1 ⋯ W_I` sees that norm: ‖·‖ of it is then the norm
+from there to l2, and ℓ_j are constants of the same kind.
+
 **Rounding.** A product `V = W_j ⋯ W_I` is formed with a bound e on the norm of its error: when a
 map W is put before V, `e ← γ_N ‖W‖_F ‖V‖_F + ‖ΔW‖ (‖V‖_F + e) + ‖W‖_F e`, plus underflow.
 

@@ -18,8 +18,9 @@ import abc
 import numpy as np
 
 from keras_curv.network.network import FeedForward
-from keras_curv.numerics.rounding import TINY, gamma, norm_bound, up
+from keras_curv.numerics.rounding import TINY, UNIT, gamma, norm_bound, up
 from keras_curv.numerics.rows import row_norms
+from keras_curv.numerics.spectral import spectral_norm_bound
 from keras_curv.threats.box import box_reach, least_linear
 from keras_curv.threats.confined import Reach
 
@@ -57,6 +58,10 @@ class Norm(abc.ABC):
         """Bounds ‖e‖₂ on balls from above, `(n,)`, where so many entries move."""
         return radius
 
+    def to_l2(self, matrix: np.ndarray) -> float:
+        """Bounds `‖e M‖₂` on the unit ball from above, M `(dim, m)` of finite numbers."""
+        return spectral_norm_bound(matrix)
+
     def of_l2(self, radius: np.ndarray, count: int) -> np.ndarray:
         """Returns the radius of a ball inside each l2 ball; any shape."""
         return radius
@@ -88,6 +93,9 @@ class _L1(Norm):
 
     def dual(self, rows: np.ndarray) -> np.ndarray:
         return np.abs(rows).max(axis=-1)
+
+    def to_l2(self, matrix: np.ndarray) -> float:
+        return float(norm_bound(matrix, axis=1).max())  # at a vertex, as the norm is convex
 
     def least_linear(self, rows: np.ndarray, reach: Reach, radius: np.ndarray) -> np.ndarray:
         size, limit = np.abs(rows), _limits(rows, reach)
@@ -122,6 +130,23 @@ class _LInf(Norm):
 
     def of_l2(self, radius: np.ndarray, count: int) -> np.ndarray:
         return radius / np.sqrt(count) * (1.0 - gamma(8))
+
+    def to_l2(self, matrix: np.ndarray) -> float:
+        """Bounds it by columns, `|e·w_k| ≤ ‖w_k‖₁`, and by `‖e ∘ t‖₂ ‖diag(1/t) M‖₂`.
+
+        Any t > 0 will do. Roots of the norms of rows came within 2 % of the best t on shipped
+        models; rows of 0 need none.
+        """
+        by_columns = norm_bound(up(np.abs(matrix).sum(axis=0), len(matrix) + 8))
+        rows = norm_bound(matrix, axis=1)
+        used = rows > 0.0
+        if not used.any():
+            return 0.0
+        weights = np.sqrt(np.maximum(rows[used] / rows.max(), 2.0**-40))
+        scaled = matrix[used] / weights[:, None]
+        rounded = 2.0 * UNIT * norm_bound(scaled) + matrix.size * 2.0**24 * TINY
+        by_rows = up(norm_bound(weights) * up(spectral_norm_bound(scaled) + rounded))
+        return min(by_columns, by_rows)
 
     def support_point(self, direction: np.ndarray) -> np.ndarray:
         return np.sign(direction)
