@@ -38,7 +38,7 @@ _COUPLED = 2**28  # numbers of units and what they see: coupled bounds take seco
 ATTACK_STEPS = 2, 6  # the first finds nine in ten of what the second finds
 _BEYOND = 1.003  # of the largest radius to decide: some points of the grid that searches go by
 _FARTHER = 1.1  # of a radius: up to where rivals are searched again before a dear method
-# A Lipschitz bound costs an eighth of a gradient for each rival: what it must decide, of the first.
+# A Lipschitz bound, which costs an eighth of a gradient, has to decide so many of the first ones.
 _FEW, _ENOUGH = 32, 1 / 8
 
 
@@ -264,7 +264,7 @@ class _BallAttack:
 
 
 class _SoFar:
-    """What several methods have come to, one after the other; see `Proof`."""
+    """The best proofs of several methods, asked one after the other; see `Proof`."""
 
     def __init__(self, question: Question):
         shape = question.rivals.shape
@@ -328,7 +328,7 @@ def choose_method(
         name: one of `METHODS`; "auto" is the best of those that have a theory for the network, and
             an answer for a few examples within minutes.
         network: what to certify.
-        served_error: what serving may take off a margin.
+        served_error: bounds on the error of served margins.
         tolerance: with which questions will be asked; 0 has "auto" ask even those that seldom gain.
 
     Raises:

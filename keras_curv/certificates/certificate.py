@@ -1,4 +1,4 @@
-"""Certificates of examples, with the same meaning for all methods.
+"""Certificates of examples, which mean the same for all methods.
 
 If the radius is r, then for every δ in ℝᵈ with `‖δ‖₂ < r` and every examined rival t,
 `z_ŷ(x0+δ) > z_t(x0+δ)`, where ŷ is the predicted class of x0. With `rivals="all"` the prediction

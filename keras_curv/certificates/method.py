@@ -1,4 +1,4 @@
-"""What every method of certification takes and returns.
+"""The interface of methods of certification.
 
 A method proves radii for pairs (example, rival). From these, `Method.certify` makes certificates
 of examples, in the same way for all of them.
@@ -28,12 +28,12 @@ from keras_curv.threats.properties.property import ARGMAX, Property
 
 
 class ServedError:
-    """What serving may take off a margin; this one says nothing, as in real arithmetic."""
+    """Bounds on the error of served margins; this class charges none, as for real arithmetic."""
 
     def __call__(
         self, x: np.ndarray, label: np.ndarray, rivals: np.ndarray, radius: np.ndarray
     ) -> np.ndarray:
-        """A bound, wherever in the ball the server is asked; it does not fall as radii grow.
+        """Bounds the error of served margins in each ball; the bounds do not fall as radii grow.
 
         Args:
             x: `(n, dim)`.
@@ -61,8 +61,7 @@ class Method(abc.ABC):
         name: as in `--method`.
         turn: "auto" asks methods in this order, from cheap to dear.
         network: what it certifies.
-        dear: whether an example costs so much that adversarial points are looked for before, where
-            no other method searches for them.
+        dear: whether it costs so much that "auto" attacks an example first, if no method has yet.
         dear_rivals: whether each rival costs far more than some gradients.
         cost: of a bound for one example, besides its margins, in gradients.
     """
@@ -206,11 +205,11 @@ class Method(abc.ABC):
 
 
 def sparing(method: Method, question: Question, spared: int) -> tuple[np.ndarray, Proof]:
-    """Proves radii against all rivals but so many of the nearest ones, which may pass the label.
+    """Proves radii against all rivals except the nearest `spared` ones, which may pass the label.
 
-    Any that are left out prove what the others' radii prove. At first those are left out that are
-    nearest by f/‖∇f‖ at x; then the farthest of them and the one whose radius is the smallest
-    change places, where that one's turns out smaller.
+    Whichever rivals are left out, the radii of the others hold. At first those nearest by f/‖∇f‖ at
+    x are left out; then the last of them takes the place of the rival with the smallest radius, as
+    long as its own is larger.
 
     Returns:
         The rivals that are held, `(n, rivals − spared)`, and radii against them, without

@@ -48,12 +48,12 @@ _STEPS = 10  # of an attack
 
 
 class NormCertificate(Method):
-    """Radii of balls of another norm: what the l2 radii of a method prove, and more where there is.
+    """Radii of l1 or l∞ balls: those that l2 radii imply, and those of bounds in that norm.
 
     Args:
-        method: whose l2 radii hold, and which says by its kind which bounds are asked for.
+        method: the method for l2 balls; its kind chooses the bounds in the other norm.
         norm: of the changes.
-        served_error: what serving may take off a margin, on l2 balls.
+        served_error: bounds on the error of served margins on l2 balls.
 
     Example:
         >>> from keras_curv.network.network import Network
@@ -145,10 +145,10 @@ class NormCertificate(Method):
 
 
 class _FromL2(Method):
-    """What l2 radii prove of balls of another norm; see `NormCertificate` for the arguments.
+    """Radii of another norm that l2 radii imply; arguments are those of `NormCertificate`.
 
-    What is known in that norm is handed on as if it were known in l2, so that nothing smaller is
-    searched for. It comes back as itself, and no proof takes it for more than an aim.
+    A known radius is passed on as one of l2, so that the method searches for larger ones only. It
+    is returned as it is, and no proof relies on it.
     """
 
     def __init__(self, method: Method, norm: Norm, count: int):
@@ -171,10 +171,10 @@ class _FromL2(Method):
 
 
 class _Around(ServedError):
-    """What serving may take off a margin on balls of another norm: what it may on l2 balls around.
+    """Bounds on the error of served margins on balls of another norm, by the l2 balls around them.
 
     Args:
-        charge: that of l2 balls.
+        charge: the bounds on l2 balls.
         norm: of the balls.
         count: the number of entries that move.
     """
@@ -189,12 +189,12 @@ class _Around(ServedError):
 
 
 class GradientCertificate(Method):
-    """What curvature proves of balls of another norm by one gradient.
+    """Radii of another norm that curvature proves by one gradient.
 
     Args:
         certificate: the l2 one of the same network.
         norm: of the balls.
-        served_error: what serving may take off a margin, on balls of that norm.
+        served_error: bounds on the error of served margins on balls of that norm.
     """
 
     name = CurvatureCertificate.name
@@ -224,7 +224,7 @@ class GradientCertificate(Method):
         return question.answer(self.name, radius, gradients)
 
     def _proved(self, found: Charged, kappa: tf.Tensor, taken_off: np.ndarray) -> np.ndarray:
-        """Radii `(n, rivals)` where serving takes no more off; rounding charged."""
+        """Returns radii `(n, rivals)` for this served error; rounding is charged."""
         bound, slope_error = charged_minorant(found, None, kappa, tf.constant(taken_off))
         steepest = tf.reshape(tf.constant(self._norm.dual(found.gradient.numpy())), [-1])
         slope = (steepest + self._length * slope_error) * (1.0 + rounding.gamma(8))

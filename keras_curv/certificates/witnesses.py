@@ -1,4 +1,4 @@
-"""What the proofs of a batch rest on, kept for somebody else to prove them again."""
+"""The witnesses of a batch's proofs, kept so that another program can prove the radii again."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Witnesses:
     Attributes:
         exact, served: as given.
         widths: of the hidden layers.
-        method: the name of who proved each class as a rival, `(n, classes)`; "" where nobody did.
+        method: name of the method that proved the radius against each class, `(n, classes)`, or "".
         points: (example, rival) → point at which a gradient proves a radius, `(dim,)`. Where there
             is none, it is the example itself or the method has no points.
         slopes: (example, rival) → slopes and then multipliers of coupled units, of linear bounds

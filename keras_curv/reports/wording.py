@@ -33,6 +33,7 @@ _ADVICE = (
     "for larger radii make the model smooth, with average pooling in place of max pooling "
     "(keras_curv.smoothed), and train it with CRTModel"
 )
+_HARDLY = 1.3  # times the accuracy by chance
 _CLIPS = "the model clips its input; what is proved is for every δ all the same"
 
 
@@ -46,7 +47,7 @@ def facts(summary: dict) -> list[tuple[str, str]]:
         "radius": f"{least}mean {number(mean)}, median {number(median)} over {which}",
         "units": radius_units(summary),
         "cut": _cut(summary),
-        "numbers": _integers(summary),
+        "numbers": _scale(summary),
         "labels": _masks(summary),
         "fixed": _fixed(summary),
         "clip": _CLIPS if summary.get("clips_input") else "",
@@ -215,10 +216,15 @@ def looseness(summary: dict) -> dict[str, str]:
     return {"tightness": f"{text}, {met}"} | ({"advice": _ADVICE} if share < _LOOSE else {})
 
 
-def _integers(summary: dict) -> str:
+def _scale(summary: dict) -> str:
     """Warns of examples that may not be scaled as the model was trained."""
-    text = "{integers}, taken as they are; was the model trained on such? see --input_scale"
-    return text.format(**summary) if "integers" in summary else ""
+    asked = "was the model trained on such? see --input_scale"
+    if "integers" in summary:
+        return f"{summary['integers']}, taken as they are; {asked}"
+    clean, chance = summary["clean_accuracy"], 1.0 / summary.get("classes", 1)
+    if "largest" in summary and clean is not None and clean < _HARDLY * chance < 1.0:
+        return f"up to {summary['largest']:g}, of which it knows no more than by chance; {asked}"
+    return ""
 
 
 def _masks(summary: dict) -> str:

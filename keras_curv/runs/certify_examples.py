@@ -40,6 +40,7 @@ from keras_curv.threats.properties.property import ARGMAX, Property
 from keras_curv.version import __version__
 
 _READ_AT_ONCE = 1024  # examples, for their labels
+_LOOKED_AT = 64  # examples, for their scale
 
 
 @certifying
@@ -139,7 +140,7 @@ class ExampleJob(Job):
             examples = examples.unlabelled()  # a named data set is as it is
         _require_labels(examples, options, self._network)
         self.examples, self.count = examples, examples.count
-        self._integers = _integers(examples, served) if options.input_scale == 1.0 else {}
+        self._unscaled = _unscaled(examples, served) if options.input_scale == 1.0 else {}
         self.as_input = self._reader(served)
         self.settings = {
             "version": __version__,
@@ -295,7 +296,7 @@ class ExampleJob(Job):
             "input_shape": list(self.served.input_shape),
             "classes": network.classes,
             **layers(network),
-            **self._integers,
+            **self._unscaled,
             **({"fixed": [*self._fixed]} if self._fixed else {}),
             "claim": self._options.claim,
         }
@@ -358,10 +359,13 @@ def _require_labels(examples: Examples, options: ExampleOptions, network: Networ
         )
 
 
-def _integers(examples: Examples, served: ServedModel) -> dict[str, str]:
-    """Returns the dtype of examples that are integers, though the model takes floats."""
+def _unscaled(examples: Examples, served: ServedModel) -> dict[str, Any]:
+    """Returns what may say that a model of floats was trained on examples of another scale: the
+    dtype of integers, or the largest entry of images."""
     if examples.reshapable or not served.input_dtype.is_floating:
         return {}
-    dtype = next(examples.batches(1, 0))[0].dtype
-    pixels = dtype.itemsize == 1 or len(examples.shape) > 1  # else they may be counts
-    return {"integers": dtype.name} if dtype.kind in "iu" and pixels else {}
+    x, images = next(examples.batches(_LOOKED_AT, 0))[0], len(examples.shape) > 1
+    if x.dtype.kind in "iu":  # which may be counts
+        return {"integers": x.dtype.name} if x.dtype.itemsize == 1 or images else {}
+    pixels = images and x.min() >= 0.0 and 50.0 < x.max() <= 255.0
+    return {"largest": float(x.max())} if pixels else {}

@@ -151,6 +151,12 @@ def test_integers_that_may_want_a_scale_are_named(script, capfd, tmp_path):
     assert code == 0 and "uint8, taken as they are" in stdout and "--input_scale" in stdout
     _, stdout, _ = call(script, capfd, *sixteenths, "--method", "crc", "--input_scale", 1 / 16)
     assert "taken as they are" not in stdout
+    pixels = npz(tmp_path, x=(255.0 * x[:20]).astype(np.float32), y=(y[:20] + 1) % 10)
+    _, stdout, _ = call(script, capfd, *pixels, "--method", "lipschitz")
+    assert "up to 255" in stdout and "--input_scale" in stdout
+    right = npz(tmp_path, x=(255.0 * x[:20]).astype(np.float32), y=y[:20])
+    _, stdout, _ = call(script, capfd, *right, "--method", "lipschitz")
+    assert "--input_scale" not in stdout
 
 
 def test_one_rival_says_that_it_is_no_certificate(script, capfd):

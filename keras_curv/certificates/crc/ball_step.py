@@ -47,7 +47,7 @@ class BallStep:
             label, rival: `(n,)`, int32.
             kappa: curvature in the ball, `(n,)`.
             radius: of the ball, `(n,)`.
-            error: what serving may take off the margin, `(n,)`.
+            error: bounds on the served error of the margin, `(n,)`.
             iterate: rows n.
             room: how far the entries of x0 can go.
         """

@@ -30,8 +30,8 @@ from keras_curv.network.network import Network
 from keras_curv.network.shared_graph import CLASS, CLASSES, ROWS, compiled
 from keras_curv.numerics import rounding
 
-# Where serving takes more off than was asked for, it is asked for once more, up to what the search
-# then says, or so many times the radius that one gradient proves.
+# A search that gets as far as the served error is known is repeated up to a larger radius: its own
+# without a served error, and at most so many times that of one gradient.
 _FARTHER = 12.0
 _INWARD = 1.0 - 2.0**-48
 
@@ -44,12 +44,12 @@ class CurvatureCertificate(Method):
 
     Args:
         network: what to certify.
-        served_error: what serving may take off a margin.
+        served_error: bounds on the error of served margins.
         tolerance: relative gap between the radius and its bracket at which a search stops; None:
             that of the geometry, as for `max_steps`.
         max_steps: gradients in float32, and again in float64, after which a search stops in any
-            case; any number is sound. There are two searches where a first one is too short for
-            what serving takes off.
+            case; any number is sound. A second search follows if the first gets beyond the radius
+            up to which the served error is known.
         curvature: bounds that hold for this network, if they are known already.
 
     Attributes:
@@ -153,7 +153,7 @@ class CurvatureCertificate(Method):
         wanted: np.ndarray,
         reach: np.ndarray,
     ) -> tuple[Proof, np.ndarray]:
-        """Searches each pair, up to where it is known what serving takes off.
+        """Searches each pair, up to where the served error is known.
 
         Args:
             question: about n examples.
@@ -163,8 +163,7 @@ class CurvatureCertificate(Method):
             reach: radii up to which a served error is asked for, `(n, rivals)`.
 
         Returns:
-            Radii at `start`; and those that would be proved if serving took no more off beyond the
-            reach.
+            The proof at `start`; and its radii if the served error stayed constant beyond `reach`.
         """
         x, label, rivals = question[:3]
         decide = sorted(question.goal.decide)
@@ -206,10 +205,8 @@ class CurvatureCertificate(Method):
         return self._graphs[decides, keeps]
 
     def first_radii(self, question: Question, first: Charged) -> tuple[np.ndarray, np.ndarray]:
-        """Returns radii `(n, rivals)` that one gradient proves, and the most that any could.
-
-        They are infinite where serving takes nothing off, so that nobody has to know them.
-        """
+        """Returns radii `(n, rivals)` that one gradient proves, and the most that any could; both
+        are infinite under the guarantee `real`, which does not need them."""
         nowhere = np.full(question.rivals.shape, np.inf)
         if self.served_error is no_error:
             return nowhere, nowhere
@@ -222,13 +219,13 @@ class CurvatureCertificate(Method):
 
 
 class ChargedGradients:
-    """Margins of examples against their rivals, gradients, and what rounding did to both."""
+    """Margins of examples against their rivals, gradients, and bounds of their rounding errors."""
 
     def __init__(self, network: Network):
         self._network = network
 
     def __call__(self, x: tf.Tensor, label: tf.Tensor, rivals: tf.Tensor) -> Charged:
-        """Returns them in float64, for `(n, dim)`, `(n,)` and `(n, rivals)`."""
+        """Evaluates `(n, dim)`, `(n,)` and `(n, rivals)` in float64."""
         found = self._network.evaluate(x, label, rivals)
         return charged(self._network.layer_norms, found)
 

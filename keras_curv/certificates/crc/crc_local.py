@@ -54,9 +54,8 @@ STEPS = 10  # gradients toward each x̂, at most
 class LocalCurvatureCertificate(Method):
     """Certifies inputs of one network by its curvature near them.
 
-    **What is proved.** A radius r says: for every δ with `‖δ‖₂ < r`,
-    `z_label(x + δ) > z_rival(x + δ) + E`, E what serving may take off the margin; in real
-    arithmetic on the stored weights, our own rounding charged.
+    A radius r proves `z_label(x + δ) > z_rival(x + δ) + E` for every δ with `‖δ‖₂ < r`, E the
+    bound on the served error; in real arithmetic on the stored weights, our own rounding charged.
 
     Args:
         network: at least one hidden layer.
@@ -286,6 +285,6 @@ class LocalCurvatureCertificate(Method):
     def served_error_at(
         self, x: np.ndarray, label: np.ndarray, rivals: np.ndarray, radius: np.ndarray
     ) -> np.ndarray:
-        """Returns what serving takes off of margins on balls of radii `(n,)`, rounded up."""
+        """Returns bounds on the served error on balls of radii `(n,)`, rounded up."""
         each = np.broadcast_to(radius[:, None], rivals.shape)
         return up(self._served_error(x, label, rivals, each))

@@ -1,4 +1,4 @@
-"""The way to a rival's best point in float32, which proves nothing: where to look in float64.
+"""The search for a rival's best point in float32: it proves nothing, and float64 goes on from it.
 
 Half of what a certificate costs is the search for the point at which the nearest rival's gradient
 proves the most, and only the last of these gradients has to prove anything. In float32 the others
@@ -22,7 +22,7 @@ _OUTWARD = 1.0 + 1e-6  # what float32 may take off a bracket
 
 
 class _Search(NamedTuple):
-    """How far it has come: m' rows that go on, and m that are asked for."""
+    """The state of m searches, m' of which go on."""
 
     rows: tf.Tensor  # which go on, (m',)
     iterate: dual.Iterate  # m' rows

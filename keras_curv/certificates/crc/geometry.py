@@ -1,7 +1,6 @@
-"""What the search and the proof of `crc` ask of the set in which an attacker can go.
+"""The interface of the sets in which an attacker can move, for the search and the proof of `crc`.
 
-The sets themselves are in `geometries.py`. What graphs ask is asked of the class, as graphs are
-shared by all networks.
+The sets themselves are in `geometries.py`. Graphs, which all networks share, use class methods.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ class Start(NamedTuple):
 class Place(NamedTuple):
     """Where searches are, m rows: f and its gradient at moves from u0, κ, and limits of moves."""
 
-    margin: tf.Tensor  # f, less what serving may take off, `(m,)`
+    margin: tf.Tensor  # f, less the served error, `(m,)`
     gradient: tf.Tensor  # gradient, displacement: `(m, dim)`
     displacement: tf.Tensor
     curvature: tf.Tensor  # κ, `(m,)`
@@ -90,7 +89,7 @@ class Geometry(abc.ABC):
         Args:
             found: the gradients.
             curvature: κ, `(n, rivals)`.
-            taken_off: what serving may take off each margin, `(n, rivals)`.
+            taken_off: bounds on the served error of each margin, `(n, rivals)`.
             room: of n rows.
         """
 
@@ -104,7 +103,7 @@ class Geometry(abc.ABC):
         Args:
             found: one gradient for each row.
             place: where it was taken.
-            taken_off: what serving may take off, `(m,)`.
+            taken_off: bounds on the served errors, `(m,)`.
         """
 
     @classmethod

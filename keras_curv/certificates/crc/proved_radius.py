@@ -24,7 +24,7 @@ class Charged(NamedTuple):
 
 
 def charged(layers: Sequence[rounding.LayerNorms], evaluation: Evaluation) -> Charged:
-    """Returns an evaluation and what its rounding is charged.
+    """Returns an evaluation with the charge for its rounding.
 
     Args:
         layers: `network.layer_norms`.
@@ -55,7 +55,7 @@ def proved_radius(
         found: at `x0 + displacement`.
         displacement: `(n, dim)`; None: 0, for which nothing is computed.
         curvature: κ, `(n, rivals)`.
-        taken_off: E, what serving may take off each margin, `(n, rivals)`.
+        taken_off: E, bounds on the served error of each margin, `(n, rivals)`.
     """
     bound, slope_error = charged_minorant(found, displacement, curvature, taken_off)
     bound = bound._replace(slope=bound.slope + slope_error)
@@ -68,7 +68,7 @@ def charged_minorant(
 ) -> tuple[dual.Minorant, tf.Tensor]:
     """Returns the minorant with A⁻ and h of `proved_radius`, and `h⁺ − h`, rows `n · rivals`.
 
-    In any other dtype than float64 nothing is charged, and what comes out is a guess.
+    In any other dtype than float64 nothing is charged, and the result is an estimate.
     """
     taken_off = tf.reshape(taken_off, [-1])
     margin = tf.reshape(found.margin, [-1])

@@ -81,7 +81,7 @@ class RivalSearch:
             label: `(n,)`, int32.
             rivals: `(n, rivals)`, int32.
             curvature: κ for each pair, `(n, rivals)`, float64.
-            taken_off: what must remain of each margin, `(n, rivals)`, float64.
+            taken_off: bounds on the served error of each margin, `(n, rivals)`, float64.
             reach: a radius up to which even rivals are searched that cannot be the weakest any
                 more, `(n,)`, float64; 0 as a rule.
             start: gradients at x0.
@@ -217,7 +217,7 @@ class RivalSearch:
         step: SearchStep,
         which: tf.Tensor,
     ) -> SearchState:
-        """Takes down where these searches have ended."""
+        """Records where these searches ended."""
         cells, point = tf.gather(cells, which), tf.gather(state.iterate.point, which)
         step = step.rows(which)
         (ended, column), reached = tf.unstack(cells, axis=1), tf.gather_nd(state.upper, cells)
@@ -239,7 +239,7 @@ class RivalSearch:
         )
 
     def _step(self, batch: Batch, iterate: dual.Iterate, cells: tf.Tensor) -> SearchStep:
-        """Returns what the gradients of these cells' searches say."""
+        """Returns the gradients of these cells' searches, with the radii that they prove."""
         rival = tf.expand_dims(tf.gather_nd(batch.rivals, cells), 1)
         label = tf.gather(batch.label, tf.unstack(cells, axis=1)[0])
         found = charged(self._layers, self._network.evaluate(iterate.point, label, rival))
@@ -264,7 +264,7 @@ class RivalSearch:
         margin: tf.Tensor,
         gradient: tf.Tensor,
     ) -> tuple[Place, tf.Tensor]:
-        """Returns where the searches of these cells are, and what serving may take off."""
+        """Returns where the searches of these cells are, and their served errors."""
         rows, _ = tf.unstack(cells, axis=1)
         kappa, taken_off = batch.charged(cells)
         moved, room = point - tf.gather(batch.x0, rows), self._geometry.rows(batch.room, rows)

@@ -1,4 +1,4 @@
-"""What a search of rivals is given, goes through and comes to: `rival_search.py`."""
+"""The inputs, the state and the result of a search of rivals, `rival_search.py`."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from keras_curv.threats.confined import Reach
 
 
 class Batch(NamedTuple):
-    """What a batch is searched with; n examples, each against as many rivals."""
+    """The inputs of a search: n examples, each against the same number of rivals."""
 
     x0: tf.Tensor  # (n, dim)
     label: tf.Tensor  # (n,)
     rivals: tf.Tensor  # (n, rivals)
     curvature: tf.Tensor  # κ, (n, rivals)
-    taken_off: tf.Tensor  # the margin, by serving, (n, rivals)
+    taken_off: tf.Tensor  # bounds on the served error of each margin, (n, rivals)
     reach: tf.Tensor  # a radius that each rival is searched up to at least, (n,)
     start: Charged  # the gradients at x0
     room: Reach  # how far the entries of x0 can go, rows n
     decide: tf.Tensor  # radii to decide, rising, (k,)
 
     def charged(self, cells: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns κ and what serving takes off, `(m,)`, of these examples and rivals, `(m, 2)`."""
+        """Returns κ and the served error, `(m,)`, of these examples and rivals, `(m, 2)`."""
         return tf.gather_nd(self.curvature, cells), tf.gather_nd(self.taken_off, cells)
 
     def begun(self, cells: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
@@ -48,7 +48,7 @@ class Batch(NamedTuple):
 
 
 class SearchStep(NamedTuple):
-    """One gradient each of m rows: margins and gradients with what they say, `(m,)` but for one."""
+    """One gradient for each of m rows, and what it proves; `(m,)` but for the gradient itself."""
 
     margin: tf.Tensor  # margin, gradient: at the iterate; the gradient is `(m, dim)`
     gradient: tf.Tensor
@@ -79,7 +79,7 @@ class SearchState(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What a search comes to."""
+    """The result of a search."""
 
     radius: tf.Tensor  # proved, `(n, rivals)`
     distance: tf.Tensor  # of adversarial points that were found, else inf, `(n, rivals)`

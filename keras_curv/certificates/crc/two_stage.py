@@ -36,7 +36,7 @@ class TwoStageCertificate(Method):
 
     Args:
         network: with kinks, and a smooth activation behind the last of them.
-        served_error: none; there is the guarantee real alone.
+        served_error: refused, as there is no guarantee float32.
 
     Attributes:
         trunk_depth: the maps of the trunk, up to the last kink.

@@ -1,4 +1,4 @@
-"""What linear bounds ask of the centres of balls, whatever their radius: found once, then kept."""
+"""Quantities at the centres of balls that do not depend on the radius, each computed once."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Centres:
     Args:
         network: that they are inputs of.
         x: the examples, `(n, dim)`.
-        first: what bounds its second layer's units by curvature; None: nothing does.
-        proved: whether what is found out about these balls is proved, not estimated in a search.
+        first: bounds the second layer's units by curvature; None: nothing does.
+        proved: whether bounds on these balls are proved, or only estimated for a search.
 
     Example:
         >>> network = Network.from_weights([np.eye(2), np.eye(2)], [np.ones(2)] * 2, "relu")
@@ -50,7 +50,7 @@ class Centres:
         return len(self.x)
 
     def __getitem__(self, rows: np.ndarray | slice) -> Self:
-        """Returns some of them, which know what all do."""
+        """Returns some of the centres, which share all that is known."""
         every, known = self._all or (self, np.arange(len(self)))
         some = self.part(self.x[rows])
         some._all = every, known[rows]
@@ -58,7 +58,7 @@ class Centres:
         return some
 
     def part(self, x: np.ndarray) -> Self:
-        """Returns centres of the same kind, about which nothing is known yet."""
+        """Returns new centres of the same kind."""
         return type(self)(self.network, x, self.first, proved=self.proved)
 
     @property
@@ -67,11 +67,11 @@ class Centres:
         return np.arange(len(self)) if self._all is None else self._all[1]
 
     def recall(self, some: np.ndarray, rivals: np.ndarray) -> list[Any]:
-        """Returns what was remembered of pairs of an example and a rival, None if nothing was."""
+        """Returns the values remembered for pairs of an example and a rival, or None."""
         return [self._pairs.get(pair) for pair in self._pairs_of(some, rivals)]
 
     def remember(self, some: np.ndarray, rivals: np.ndarray, values: Iterable[Any]) -> None:
-        """Remembers where the searches of these pairs have ended, for the balls to come."""
+        """Remembers where the searches of these pairs ended, to begin there on the next ball."""
         self._pairs.update(zip(self._pairs_of(some, rivals), values, strict=True))
 
     def _pairs_of(self, some: np.ndarray, rivals: np.ndarray) -> Iterable[tuple[int, int]]:
@@ -79,7 +79,7 @@ class Centres:
 
     @functools.cached_property
     def room(self) -> Reach | None:
-        """How far entries of x can go; None: anywhere."""
+        """The limits of the entries of x; None: there are none."""
         if self.network.limits is None:
             return None
         return box_reach(self.network, self.x)
@@ -91,7 +91,7 @@ class Centres:
 
     @property
     def errors(self) -> list[np.ndarray]:
-        """Bounds of how far these are off, in norm, `(n, 1)` each."""
+        """Bounds on the norms of their errors, `(n, 1)` each."""
         return self._passed[1]
 
     @functools.cached_property

@@ -1,7 +1,7 @@
 """COAP's certificate: bounds by the convex outer adversarial polytope of a ReLU network.
 
 Reference: Wong & Kolter, "Provable defenses against adversarial examples via the convex outer
-adversarial polytope" (2018).
+adversarial polytope" (2018), theorem 1 and algorithm 1, with the l2 norm.
 """
 
 from __future__ import annotations
@@ -19,11 +19,7 @@ from keras_curv.threats.norms import L2, Norm
 
 
 class PolytopeCertificate(LinearBoundCertificate):
-    """A certificate: the largest ball on which the polytope's bounds on the margins are positive.
-
-    The bounds are those of `LinearBoundCertificate` with parallel lines around relu, in float64
-    with all rounding charged. For all δ with `‖δ‖₂ < radius` the prediction is the same. A radius
-    counts if the bounds of that one ball prove it; the search may miss a larger one.
+    """A certificate: CROWN's with parallel lines around relu, and without boxes or a second pass.
 
     Args:
         network: a network with relu as its only activation.
@@ -38,8 +34,6 @@ class PolytopeCertificate(LinearBoundCertificate):
         >>> radius = PolytopeCertificate(network).certify(np.array([[3.0, 1.0]])).radius[0]
         >>> bool(1.37 < radius < 2.0**0.5)  # √2 is the distance
         True
-
-    Reference: Wong & Kolter (2018), theorem 1 and algorithm 1, with the l2 norm.
     """
 
     name = "coap"
@@ -47,7 +41,11 @@ class PolytopeCertificate(LinearBoundCertificate):
 
     def __init__(self, network: Network, served_error: ServedError = no_error, *, norm: Norm = L2):
         for activation in network.activations:
-            _require_relu(activation)
+            if not activation.hinge:
+                raise InputError(
+                    "the convex outer adversarial polytope is that of relu networks. "
+                    f"Received: activation {activation.name!r}"
+                )
         require_dense(network, self.name)
         super().__init__(network, served_error, norm=norm)
 
@@ -59,14 +57,5 @@ class PolytopeCertificate(LinearBoundCertificate):
 
         `k z ≤ relu(z)` for every k from 0 to 1, so a rounded slope is sound too.
         """
-        _require_relu(activation)
         lines = relaxation(activation, low, high)
         return lines._replace(lower_slope=lines.upper_slope)
-
-
-def _require_relu(activation: Activation) -> None:
-    if not activation.hinge:
-        raise InputError(
-            "the convex outer adversarial polytope is that of relu networks. "
-            f"Received: activation {activation.name!r}"
-        )

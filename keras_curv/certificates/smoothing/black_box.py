@@ -11,8 +11,8 @@ off from ξ′ by a bound (`votes.py`), to which the rounding of the sum is adde
 where, whatever the error within that bound, each entry has the same nearest multiple: then c was
 seen where it would have been asked. The others are lost, some 10⁻⁸ of all for each entry.
 
-What is taken for granted: the function answers an example the same each time, whatever stands
-beside it in a batch. It is always called with batches of one size.
+The proof assumes that the function answers an example the same each time, whatever else is in the
+batch. It is always called with batches of one size.
 
 Reference: Cohen, Rosenfeld & Kolter, "Certified adversarial robustness via randomized smoothing"
 (2019), theorem 1, proposition 2.
