@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import keras
@@ -23,7 +23,7 @@ import keras_curv
 from keras_curv.errors import InputError
 from keras_curv.keras_file import arguments
 from keras_curv.keras_file.graph import Place, require_few, tensors_of
-from keras_curv.keras_file.stock import STOCK, Stock
+from keras_curv.keras_file.stock import RECURRENT, STOCK, Stock
 from keras_curv.saved_model import limits
 
 _MODELS = ("Sequential", "Functional", "Model")
@@ -85,12 +85,12 @@ class Builder:
         if kind == "InputLayer":
             return Layer(self._input(config["config"]), kind)
         if kind == "keras_curv>Carry":
-            inner = self._layer(config["config"].get("layer"), depth)
-            if inner.kind != "Dense":
-                raise self._refused(config, "Carry takes a Dense")
+            inner = self._wrapped(config, "layer", ("Dense",))
             given = self._common(config)
             layer = self._made(keras_curv.Carry, {"layer": inner.layer, **given}, config)
             return Layer(layer, kind, inner.stock, inner.given)
+        if kind == "Bidirectional":
+            return self._both_ways(config)
         known = OURS.get(kind) or STOCK.get(kind)
         if known is None:
             raise self._refused(config, f"it is no layer that is read; {_EXPORT}{_BEHIND}")
@@ -100,6 +100,29 @@ class Builder:
         shape = built.get("input_shape") if isinstance(built, dict) else None
         layer = self._made(cls, {**self._common(config), **given, **known.fixed}, config)
         return Layer(layer, kind, known, given, shape)
+
+    def _wrapped(self, config: dict[str, Any], name: str, kinds: Iterable[str]) -> Layer:
+        """Makes the layer that a wrapper has under this name, of one of these kinds."""
+        inner = config["config"].get(name)
+        if not isinstance(inner, dict) or _class_name(inner) not in kinds:
+            raise self._refused(config, f"its {name} must be one of {', '.join(kinds)}")
+        return self._layer(inner, 1)
+
+    def _both_ways(self, config: dict[str, Any]) -> Layer:
+        """Makes a recurrent layer that reads its sequence forward, and one that reads it back."""
+        said, known = config["config"], STOCK["Bidirectional"]
+        names = ["layer", *(["backward_layer"] if said.get("backward_layer") is not None else ())]
+        ways = {name: self._wrapped(config, name, RECURRENT) for name in names}
+        rest = {name: part for name, part in said.items() if not name.endswith("layer")}
+        given = self._common(config) | self._arguments({**config, "config": rest}, known)
+
+        def entries(_: Any, shape: Any) -> int:
+            both = [ways[names[0]], ways[names[-1]]]
+            return sum(way.stock.entries(way.given, shape) for way in both)  # type: ignore
+
+        layers = {name: way.layer for name, way in ways.items()}
+        layer = self._made(keras.layers.Bidirectional, {**layers, **given}, config)
+        return Layer(layer, "Bidirectional", known._replace(entries=entries))
 
     def _common(self, config: dict[str, Any]) -> dict[str, Any]:
         """Returns name, dtype and whether it trains."""

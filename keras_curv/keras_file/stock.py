@@ -187,7 +187,8 @@ _OF_RECURRENT = {
     "recurrent_activation": _ACTIVATION,
     **dict.fromkeys(("dropout", "recurrent_dropout", "seed"), a.ignored),
     **dict.fromkeys(("return_sequences", "go_backwards", "reset_after"), a.flag),
-    **dict.fromkeys(("return_state", "stateful", "zero_output_for_mask"), a.only(False)),
+    "zero_output_for_mask": a.flag,
+    **dict.fromkeys(("return_state", "stateful"), a.only(False)),
     **dict.fromkeys(("unit_forget_bias", "implementation", "time_major"), a.ignored),
     "unroll": a.only(True),
 }
@@ -203,6 +204,8 @@ _UNQUANTIZED = {
     **dict.fromkeys(("lora_rank", "lora_alpha"), a.nothing),
     "quantization_config": a.unquantized,
 }
+
+RECURRENT = {"SimpleRNN": 1, "GRU": 3, "LSTM": 4}  # and how many gates their cells have
 
 STOCK: dict[str, Stock] = {
     "Dense": Stock({**_OF_KERNEL, **_UNQUANTIZED, "units": a.whole()}, _dense, _FROM_ZERO),
@@ -304,8 +307,9 @@ STOCK: dict[str, Stock] = {
     "Dot": Stock({"axes": a.several(_AXIS), "normalize": a.flag}),
     **{
         name: Stock(_OF_RECURRENT, _recurrent(gates), _RECURRENT_FROM_ZERO)
-        for name, gates in (("SimpleRNN", 1), ("GRU", 3), ("LSTM", 4))
+        for name, gates in RECURRENT.items()
     },
+    "Bidirectional": Stock({"merge_mode": a.word("concat", "sum", "mul", "ave")}),
 }
 for _n in (1, 2, 3):
     STOCK |= {

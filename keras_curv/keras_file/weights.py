@@ -7,6 +7,7 @@ says the same by name must agree, shapes are equal, nothing is missing and nothi
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from collections.abc import Iterator
@@ -23,8 +24,9 @@ _NO_WEIGHTS = ("seed_generator", "random_generator", "_random_generator")  # of 
 _TRAINED = re.compile(r"optimizer|_?(metrics|loss_tracker|compile_metrics|loss)(_\d+)?|vars")
 _KERAS_2 = {"depthwise_kernel": "kernel"}  # what it calls a weight
 _DENSE = ("query_dense", "key_dense", "value_dense", "output_dense")
-# Layers that have the weights of a wrapper, as Carry is, of a recurrent layer and of attention.
-_WITHIN = ("layer",), ("cell",), _DENSE, tuple(f"_{name}" for name in _DENSE)
+_BOTH_WAYS = "forward_layer/cell", "backward_layer/cell"
+# Layers that have the weights of a wrapper, as Carry is, of recurrent layers and of attention.
+_WITHIN = ("layer",), ("cell",), _BOTH_WAYS, _DENSE, tuple(f"_{name}" for name in _DENSE)
 
 
 def held(weights: Group, legacy: bool) -> dict[str, Array]:
@@ -114,11 +116,16 @@ def _by_class(model: Any, weights: Group, path: str) -> Iterator[tuple[str, Any]
         if isinstance(layer, keras.Model):
             yield from _by_class(layer, weights, f"{place}/")
             continue
-        inside = next((names for names in _WITHIN if hasattr(layer, names[0])), ())
-        owners = {f"{place}/{name}": getattr(layer, name) for name in inside} or {place: layer}
+        inside = next((names for names in _WITHIN if hasattr(layer, names[0].split("/")[0])), ())
+        owners = {f"{place}/{name}": _part(layer, name) for name in inside} or {place: layer}
         for where, owner in owners.items():
             for index, variable in enumerate(owner.weights):
                 yield f"{where}/vars/{index}", variable
+
+
+def _part(layer: Any, path: str) -> Any:
+    """Returns a layer in a layer, or in one of these."""
+    return functools.reduce(getattr, path.split("/"), layer)
 
 
 def _by_layer(model: Any, weights: Group) -> Iterator[tuple[str, Any]]:

@@ -135,6 +135,17 @@ def recurrent(library):
     )  # fmt: skip
 
 
+def both_ways(library):
+    L = library.layers
+    backward = L.GRU(2, unroll=True, go_backwards=True, return_sequences=True)
+    forward = L.SimpleRNN(2, unroll=True, return_sequences=True)
+    return chain(
+        library, (2, 2), L.Bidirectional(L.LSTM(2, unroll=True, return_sequences=True)),
+        L.Bidirectional(forward, merge_mode="mul", backward_layer=backward), L.Flatten(),
+        L.Dense(3),
+    )  # fmt: skip
+
+
 def vectors(library):
     L = library.layers
     return chain(
@@ -160,7 +171,7 @@ def trained(library):
 
 
 MODELS = (cnn, branches, several_inputs, nested, shared, frozen, images, sequences, vectors,
-          adapted, trained, normalized, recurrent)  # fmt: skip
+          adapted, trained, normalized, recurrent, both_ways)  # fmt: skip
 LIBRARIES = {"keras": keras, "tf_keras": tf_keras}
 
 

@@ -137,6 +137,31 @@ def test_layers_without_a_rule_are_named(tmp_path):
         assert_refused(tmp_path / ARCHIVE, repr(layer.name), type(layer).__name__)
 
 
+@pytest.mark.parametrize(
+    ("unroll", "mode", "replaced", "words"),
+    [
+        (True, "sum", ('"class_name": "LSTM"', '"class_name": "Dense"'), "its layer must be one"),
+        (True, "sum", ('"units": 2', '"units": 900'), "needs more weights than the file has"),
+        (True, None, ("", ""), "'merge_mode' must be one of concat"),
+        (False, "sum", ("", ""), "'unroll' is not supported unless it is true"),
+    ],
+)
+def test_both_ways_are_of_layers_that_are_read(unroll, mode, replaced, words, tmp_path):
+    L = keras.layers
+    x = keras.Input((2, 2))
+    both = L.Bidirectional(L.LSTM(2, unroll=unroll), merge_mode=mode)(x)
+    keras.Model(x, L.Dense(3)(L.Concatenate()(both) if mode is None else both)).save(
+        tmp_path / ARCHIVE
+    )
+    with zipfile.ZipFile(tmp_path / ARCHIVE) as file:
+        members = {name: file.read(name) for name in file.namelist()}
+    members[CONFIG] = members[CONFIG].decode().replace(*replaced).encode()
+    with zipfile.ZipFile(tmp_path / ARCHIVE, "w") as file:
+        for name, content in members.items():
+            file.writestr(name, content)
+    assert_refused(tmp_path / ARCHIVE, words)
+
+
 def test_ops_without_a_layer_are_named(tmp_path):
     x = keras.Input((4,))
     keras.Model(x, keras.layers.Dense(3)(x + 1.0)).save(tmp_path / ARCHIVE)
