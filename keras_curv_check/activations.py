@@ -41,6 +41,7 @@ class Sigma(NamedTuple):
         turns: where σ″ is extreme or jumps; None where nobody knows.
         bends: least and largest σ″; None where σ′ jumps.
         pieces: of one that is linear between kinks; else None.
+        cuts: kinks, and about where σ″ changes its sign.
     """
 
     parts: tuple[Function, ...]
@@ -49,30 +50,47 @@ class Sigma(NamedTuple):
     turns: tuple[arb, ...] | None
     bends: tuple[arb, arb] | None
     pieces: Pieces | None = None
+    cuts: tuple[float, ...] = (0.0,)
 
     def value(self, z: arb) -> arb:
         """Returns σ(z)."""
-        return functools.reduce(arb.union, self._each(z, 0))
+        return functools.reduce(arb.union, [f(z) for f in self._near(z)])
 
     def first(self, z: arb) -> arb:
         """Returns σ′(z); at a jump a ball with both sides."""
-        return functools.reduce(arb.union, self._each(z, 1))
+        return self.value_and_first(z)[1]
 
-    def _each(self, z: arb, order: int) -> list[arb]:
-        """Returns a derivative of each part that z may be in."""
+    def value_and_first(self, z: arb) -> tuple[arb, arb]:
+        """Returns σ(z) and σ′(z); at a jump a ball with both sides."""
+        series = [f(arb_series([z, 1], prec=2)) for f in self._near(z)]
+        if len(series) == 1:
+            return series[0][0], series[0][1]
+        values, slopes = zip(*((one[0], one[1]) for one in series), strict=True)
+        return functools.reduce(arb.union, values), functools.reduce(arb.union, slopes)
+
+    def _near(self, z: arb) -> Sequence[Function]:
+        """Returns each part that z may be in."""
+        if not self.kinks:
+            return self.parts
         ends = itertools.pairwise([-math.inf, *self.kinks, math.inf])
-        if order == 0:
-            return [f(z) for f, (a, b) in zip(self.parts, ends, strict=True) if _meets(z, a, b)]
-        series = arb_series([z, 1], prec=order + 1)
-        found = [f(series) for f, (a, b) in zip(self.parts, ends, strict=True) if _meets(z, a, b)]
-        return [one[order] * math.factorial(order) for one in found]
+        return [f for f, ends in zip(self.parts, ends, strict=True) if not _apart(z, *ends)]
+
+    def seconds(self, z: arb) -> list[arb]:
+        """Returns σ″(z) of each part that z may be in."""
+        return [2 * f(arb_series([z, 1], prec=3))[2] for f in self._near(z)]
 
     def bends_on(self, low: arb, high: arb) -> tuple[arb, arb] | None:
         """Returns the least and the largest σ″ on an interval; None where σ′ jumps."""
         if self.turns is None:
             return self.bends
         points = low, high, *(at for at in self.turns if not (at < low or at > high))
-        return _range([value for at in points for value in self._each(at, 2)])
+        return range_of([value for at in points for value in self.seconds(at)])
+
+    def estimate(self, z: np.ndarray) -> np.ndarray:
+        """Returns σ(z) in float64; no bound."""
+        with np.errstate(all="ignore"):
+            values = [np.asarray(f(z.view(_Floats))) for f in self.parts]
+        return np.choose(sum((z > kink for kink in self.kinks), np.zeros(z.shape, int)), values)
 
     @property
     def limits(self) -> tuple[float, float] | None:
@@ -82,11 +100,36 @@ class Sigma(NamedTuple):
         return self.pieces.kinks[0], (*self.pieces.kinks, float("inf"))[1]
 
 
-def _meets(z: arb, low: float, high: float) -> bool:
-    return not (z < low or z > high)
+class _Floats(np.ndarray):
+    """Numbers with the functions of balls, without their errors."""
+
+    def exp(self) -> np.ndarray:
+        """Returns e^z, which does not overflow."""
+        return np.exp(np.minimum(self, 300.0))
+
+    def log(self) -> np.ndarray:
+        """Returns the logarithm."""
+        return np.log(self)
+
+    def sqrt(self) -> np.ndarray:
+        """Returns the root."""
+        return np.sqrt(self)
+
+    def sin(self) -> np.ndarray:
+        """Returns the sine."""
+        return np.sin(self)
+
+    def erfc(self) -> np.ndarray:
+        """Returns the complementary error function."""
+        return np.vectorize(math.erfc)(self).view(_Floats)
 
 
-def _range(values: list[arb]) -> tuple[arb, arb]:
+def _apart(z: arb, low: float, high: float) -> bool:
+    return bool(z < low or z > high)
+
+
+def range_of(values: list[arb]) -> tuple[arb, arb]:
+    """Bounds numbers from below and from above."""
     return functools.reduce(arb.min, values), functools.reduce(arb.max, values)
 
 
@@ -101,8 +144,9 @@ def _smooth(
     points = tuple(map(arb, turns))
     bare = Sigma(parts, kinks, (ZERO, ZERO), points, None)
     least, most = map(bare.first, slopes_at) if slopes_at else map(arb, slopes)
-    bends = _range([ZERO, *(value for at in points for value in bare._each(at, 2))])
-    return bare._replace(slopes=(least, most), bends=bends)
+    bends = range_of([ZERO, *(value for at in points for value in bare.seconds(at))])
+    cuts = tuple(sorted({0.0, *kinks, *(float(at.mid()) for at in slopes_at)}))
+    return bare._replace(slopes=(least, most), bends=bends, cuts=cuts)
 
 
 def _linear(kinks: Sequence[float], slopes: Sequence[float], offsets: Sequence[float]) -> Sigma:
@@ -153,9 +197,9 @@ def _around(*points: float) -> list[arb]:
     return [arb(at, 1e-12) for at in points]
 
 
-_C = arb(float(np.float32(np.sqrt(0.5))))
-_TANH_C = arb(float(np.float32(np.sqrt(2.0 / np.pi))))
-_TANH_D = arb(float(np.float32(0.044715)))
+_C = float(np.float32(np.sqrt(0.5)))
+_TANH_C = float(np.float32(np.sqrt(2.0 / np.pi)))
+_TANH_D = float(np.float32(0.044715))
 _AT, _TANH_AT = ([sign * (2 + arb(3).sqrt()).log() / n for sign in (-1, 1)] for n in (1, 2))
 _ELU = _smooth(lambda z: z.exp() - 1, _same, kinks=(0.0,), turns=[0.0])
 _TABLE = {
@@ -180,7 +224,7 @@ _TABLE = {
     "gelu": _smooth(
         lambda z: z * (-_C * z).erfc() / 2,
         turns=[sign * arb(2).sqrt() / _C for sign in (-1, 0, 1)],
-        slopes_at=[-1 / _C, 1 / _C],
+        slopes_at=[sign / arb(_C) for sign in (-1, 1)],
     ),
     "silu": _smooth(
         lambda z: z / (1 + (-z).exp()),

@@ -55,3 +55,8 @@ def up(number: arb) -> float:
 def ups(numbers: Sequence[arb]) -> np.ndarray:
     """Returns floats that are certainly not below these numbers."""
     return np.array([up(number) for number in numbers])
+
+
+def ends_of(ends: tuple[arb, arb] | None) -> tuple[float, float]:
+    """Returns an interval of floats around this one; NaN for none."""
+    return (-up(-ends[0]), up(ends[1])) if ends else (math.nan, math.nan)

@@ -10,17 +10,20 @@ from typing import NamedTuple
 import numpy as np
 from flint import arb
 
-from keras_curv_check.balls import Vector, dot, norm, up, vector
+from keras_curv_check.balls import Vector, norm, up, vector
 from keras_curv_check.confined import Box, Clip, Room, minorant_left, split_clip
 from keras_curv_check.curvature import Curvature, LocalCurvature
 from keras_curv_check.files import Claim, NetworkFile
+from keras_curv_check.first_layer import FirstLayer
+from keras_curv_check.inputs import Inputs
 from keras_curv_check.linear import Ball
 from keras_curv_check.network import Network, OutOfScopeError
 from keras_curv_check.rounding import NotProvedError
+from keras_curv_check.stages import Stages
 
 PROVED, NOT_PROVED, OUT_OF_SCOPE = "proved", "not proved", "out of scope"
 _SCOPE = {"property": "argmax", "guarantee": "real", "rivals": "all"}
-_LINEAR, _LOCAL = ("coupled", "crown"), "crc_local"
+_LINEAR, _LOCAL, _STAGES = ("coupled", "crown"), "crc_local", "two_stage"
 _TOGETHER = 16  # claims that are evaluated at a time
 _FARTHEST = 1e99  # radius, beyond which numbers may overflow
 
@@ -99,12 +102,21 @@ class Checker:
             "lipschitz",
             *(["crc"] if self._behind.smooth else ()),
             *([_LOCAL] if self._two_layers else ()),
-            *(_LINEAR if self._network.bent and not self._box else ()),
+            *([_STAGES] if self._stages else ()),
+            *(_LINEAR if self._network.lined else ()),
         }
 
     @property
     def _two_layers(self) -> bool:
         return self._network.smooth and len(self._network.layers) == 1
+
+    @functools.cached_property
+    def _stages(self) -> Stages | None:
+        return Stages.of(self._network)
+
+    @functools.cached_property
+    def _first(self) -> FirstLayer | None:
+        return FirstLayer.of(self._network)
 
     @functools.cached_property
     def _curvature(self) -> Curvature:
@@ -146,8 +158,11 @@ class Checker:
             z = [layer[row] for layer in whole]
             place = Place(inputs[row], z, rooms[row], (margins[0], margins[1]), gradient, moved)
             lefts = self._left(claim, rival, place)
-            if claim.methods[rival] in _LINEAR and self._network.bent:
+            if claim.methods[rival] in _LINEAR and self._network.lined:
                 lefts = itertools.chain(lefts, self._linear(claim, rival, place, balls))
+            if claim.methods[rival] == _STAGES and self._stages:
+                args = z, _radius(claim, place.x), claim.label, rival
+                lefts = itertools.chain(lefts, self._stages.left(*args))
             if claim.methods[rival] == _LOCAL and self._two_layers:
                 lefts = itertools.chain(lefts, self._local(claim, rival, place, near))
             why = self._lacks(claim, rival, lefts)
@@ -210,14 +225,15 @@ class Checker:
             claim, rival, place: which margin.
             balls: of the batch, by claim and method, as they are found.
         """
-        radius, method = _radius(claim, place.x), claim.methods[rival]
+        method = claim.methods[rival]
         if (claim.index, method) not in balls:
-            args = self._network, claim.served, place.pre, up(radius), method == "coupled"
+            room = place.room if self._box else None
+            inputs = Inputs(claim.served, _radius(claim, place.x), room)
+            args = self._network, inputs, place.pre, method == "coupled", self._first
             balls[claim.index, method] = Ball(*args)
-        witness = claim.witnesses.get(rival)
-        for constant, row in balls[claim.index, method].margins(claim.label, rival, witness):
-            gradient = vector(row)
-            yield arb(constant) + dot(gradient, place.x) - norm(gradient) * radius
+        yield from balls[claim.index, method].margins(
+            claim.label, rival, claim.witnesses.get(rival)
+        )
 
 
 def _minorant_left(place: Place, kappa: arb, radius: arb) -> arb:

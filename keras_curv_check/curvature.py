@@ -7,8 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 from flint import arb
 
-from keras_curv_check.balls import ZERO, Vector, up, vector
-from keras_curv_check.lines import ends_of
+from keras_curv_check.balls import ZERO, Vector, ends_of, up, vector
 from keras_curv_check.network import Network
 from keras_curv_check.rounding import gamma, norms, outward
 from keras_curv_check.rounding import up as raised
@@ -55,9 +54,9 @@ class Curvature:
         found = []
         for index in reversed(range(len(self._network.layers))):
             units = self._network.units[index]
-            found.append(np.maximum(-_products(units.bends, low, high)[0], 0.0))
+            found.append(np.maximum(-products(units.bends, low, high)[0], 0.0))
             if index:
-                low, high = _products(units.steepness, low, high)
+                low, high = products(units.steepness, low, high)
                 low, high, size = self._behind(index, low, high, size)
         return found[::-1]
 
@@ -77,11 +76,11 @@ class Curvature:
 
 
 class LocalCurvature:
-    """Bounds the curvature of margins on one ball, for networks of two layers: section 9.
+    """Bounds the curvature of functions of the first hidden layer on one ball: section 9.
 
     Args:
-        network: of two layers.
-        pre: z of the hidden layer at the centre.
+        network: whose first layer it is; of two layers, for margins.
+        pre: z of the first hidden layer at the centre.
         radius: of the ball.
     """
 
@@ -96,12 +95,16 @@ class LocalCurvature:
         least = np.full(len(self._bends), np.inf)
         for column in (self._network.column(label, rival) for rival in rivals):
             w = outward(column.middle[:, 0], np.full(len(column.middle), up(column.error)))
-            least = np.minimum(least, _products(self._bends, *w)[0])
+            least = np.minimum(least, products(self._bends, *w)[0])
         return self._network.matrices[0].largest(-least)
 
+    def of(self, v: np.ndarray) -> arb:
+        """Returns κ of `v·σ_1(z_1)`."""
+        return self._network.matrices[0].largest(-products(self._bends, v, v)[0])
 
-def _products(ends: np.ndarray, low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the least and the largest products of numbers of intervals, `(N, 2)` and `(N,)`."""
+
+def products(ends: np.ndarray, low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Bounds the least and the largest products of numbers of intervals, `(N, 2)` and `(N,)`."""
     products = np.stack([ends.T * low, ends.T * high]).reshape(4, -1)
     least, most = products.min(axis=0), products.max(axis=0)
     return np.nextafter(least, -np.inf), np.nextafter(most, np.inf)

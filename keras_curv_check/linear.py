@@ -17,10 +17,14 @@ from keras_curv_check.balls import ZERO, Vector, ups
 from keras_curv_check.balls import up as above
 from keras_curv_check.coupling import Coupled
 from keras_curv_check.files import Map, Witness
+from keras_curv_check.first_layer import FirstLayer
+from keras_curv_check.inputs import Inputs
 from keras_curv_check.lines import Units
 from keras_curv_check.network import Network
 from keras_curv_check.norms import Matrix
 from keras_curv_check.rounding import TINY, gamma, norms, outward, require_moderate, up
+
+_PASSES = 8  # of a margin
 
 Parts = list[tuple[np.ndarray, float]]
 
@@ -121,6 +125,8 @@ class Layer:
         if len(units):
             bent, straight = rows[:, units] * (1.0 - self.left), rows[:, units] * self.left
             slopes, multiplier = witness or self.coupled.chosen(bent)
+            # A unit that the certifier did not couple has no slope: it is nearly straight.
+            slopes = np.where(slopes == 0.0, bent * (self.coupled.centre > 0.0), slopes)
             require_moderate(slopes, multiplier)
             together, error = self.coupled.least(bent, slopes, multiplier)
             through[:, units] = slopes + straight
@@ -138,36 +144,42 @@ class Ball:
 
     Args:
         network: the network.
-        x: the centre, `(dim,)`.
+        inputs: the ball, or a part of it.
         pre: z of each hidden layer at the centre.
-        radius: of the ball.
         together: whether units are bounded together, and passes are for units with a kink inside
             their interval alone; else lines bound each unit of each layer.
+        first: bounds functions of the first layer by its curvature; None: there is no such bound.
 
     Raises:
         NotProvedError: a number is too large, or a norm has no bound.
     """
 
     def __init__(
-        self, network: Network, x: np.ndarray, pre: Sequence[Vector], radius: float, together: bool
+        self,
+        network: Network,
+        inputs: Inputs,
+        pre: Sequence[Vector],
+        together: bool,
+        first: FirstLayer | None,
     ):
-        self._network, self._x, self._radius = network, x, radius
+        self._network, self._inputs, self._pre = network, inputs, pre
         self._together, self._layers = together, list[Layer]()
-        self._size = up(np.abs(x) + radius)  # bounds |a| of the last layer
-        require_moderate(x, radius, 1.0 / radius)
+        self._first = None if together else first
+        self._x, self._radius = inputs.x, inputs.radius
+        self._size = up(np.abs(self._x) + self._radius)  # bounds |a| of the last layer
+        require_moderate(self._x, self._radius, 1.0 / self._radius)
         for z in pre:
             centre = np.array([float(entry.mid()) for entry in z])
             off = ups([abs(entry - arb(c)) for entry, c in zip(z, centre.tolist(), strict=True)])
             self._layers.append(self._bounded(len(self._layers), centre, off))
             self._size = self._layers[-1].size
 
-    def margins(
-        self, label: int, rival: int, witness: Witness | None = None
-    ) -> Iterator[tuple[float, np.ndarray]]:
-        """Yields c and Λ with `z_label − z_rival ≥ Λ x + c` on the ball.
+    def margins(self, label: int, rival: int, witness: Witness | None = None) -> Iterator[arb]:
+        """Yields lower bounds of `z_label − z_rival` on the ball.
 
-        First by the box of the last layer; then by lines; then by lines that are close to σ where
-        that bound is least, or by slopes of the witness.
+        First by the box of the last layer; then by lines; then by slopes of the witness, or by
+        lines that are close to σ at the mean of the points where these bounds were least. Lines
+        end at the input, or at the first layer, whose curvature bounds what is left.
 
         Args:
             label, rival: classes.
@@ -182,43 +194,71 @@ class Ball:
         if self._layers:
             low, high = self._layers[-1].values
             least = row.clip(0.0) @ low + row.clip(None, 0.0) @ high
-            yield float(margin[1][0] + least - lost), np.zeros(len(self._x))
-        rows, constants = self._back(*margin)
-        yield float(constants[0]), rows[0]
-        ball = self if self._together else self._close_to(rows[0])
-        rows, constants = ball._back(*margin, witness)
-        yield float(constants[0]), rows[0]
+            yield arb(float(margin[1][0] + least - lost))
+        ball, given, lowest = self, None, list[np.ndarray]()
+        passes = 2 if self._together else _PASSES
+        for _ in range(passes if self._layers else 1):
+            rows, constants = ball._to_first(*margin, given)
+            if self._first is not None:
+                kappa = self._first.near(self._pre[0], self._radius, rows[0])
+                yield from self._first.least(rows, constants, [kappa], self._inputs)
+            rows, constants = ball._to_input(rows, constants, given)
+            yield self._inputs.least(float(constants[0]), rows[0])
+            lowest.append(self._inputs.against(rows[0]))
+            if self._together:
+                given = witness
+            else:
+                ball = self._close_to(np.mean(lowest, axis=0))
 
-    def _close_to(self, row: np.ndarray) -> Ball:
-        """Returns the ball with lines close to σ where `Λ x` is least on it."""
-        ball, a = copy.copy(self), self._x - self._radius * row / norms(row)
+    def _close_to(self, a: np.ndarray) -> Ball:
+        """Returns the ball with lines that are close to σ at an input."""
+        ball = copy.copy(self)
         ball._layers = []
         for layer in map(copy.copy, self._layers):
             z = a @ layer.map.kernel + layer.map.bias
             at = np.clip(z, layer.low, layer.high)
             layer.lines = layer.units.lines(layer.low, layer.high, at)
             ball._layers.append(layer)
-            a = layer.units.values(z[:, None])[0][:, 0]
+            a = layer.units.estimate(z)
         return ball
 
-    def _back(
+    def _to_first(
         self, rows: np.ndarray, constants: np.ndarray, witness: Witness | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Passes Λ and c of the last bounded layer back to x; what a sum there hides is charged."""
-        for index in reversed(range(len(self._layers))):
-            layer, given = self._layers[index], None
-            if witness is not None:
-                slopes = witness.slopes[index][layer.coupled.units]
-                given = slopes[None], np.array([[max(witness.multipliers[index], 1e-90)]])
-            rows, constants = layer.step(rows, constants, given)
+        """Passes Λ and c of the last bounded layer back to the first."""
+        for index in reversed(range(1, len(self._layers))):
+            rows, constants = self._step(index, rows, constants, witness)
+        return rows, constants
+
+    def _to_input(
+        self, rows: np.ndarray, constants: np.ndarray, witness: Witness | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Passes Λ and c of the first layer back to x; what a sum there hides is charged."""
+        if self._layers:
+            rows, constants = self._step(0, rows, constants, witness)
         size = np.abs(rows) @ up(np.abs(self._x) + self._radius) + np.abs(constants)
         return rows, constants - up(gamma(len(self._x) + 16) * size + TINY, len(self._x))
 
+    def _step(
+        self, index: int, rows: np.ndarray, constants: np.ndarray, witness: Witness | None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        layer, given = self._layers[index], None
+        if witness is not None:
+            slopes = witness.slopes[index][layer.coupled.units]
+            given = slopes[None], np.array([[max(witness.multipliers[index], 1e-90)]])
+        return layer.step(rows, constants, given)
+
     def _lowest(self, rows: np.ndarray, constants: np.ndarray) -> np.ndarray:
         """Returns lower bounds of `Λ a + c` on the ball, a the last bounded layer, `(m,)`."""
-        rows, constants = self._back(rows, constants)
-        fall = up(self._radius * norms(rows))
-        return rows @ self._x + constants - up(fall, 4) - gamma(4) * np.abs(constants)
+        rows, constants = self._to_first(rows, constants)
+        best = np.full(len(rows), -np.inf)
+        if self._first is not None and len(self._layers) > 1:
+            kappas = self._first.roughly(rows)
+            best = -ups([-b for b in self._first.least(rows, constants, kappas, self._inputs)])
+        rows, constants = self._to_input(rows, constants)
+        fall = self._inputs.falls(rows)
+        level = rows @ self._x + constants - fall - gamma(4) * (np.abs(constants) + fall)
+        return np.fmax(best, level)
 
     def _bounded(self, number: int, centre: np.ndarray, off: np.ndarray) -> Layer:
         """Returns the next layer, by its pre-activations at the centre, off by `off`."""
@@ -233,11 +273,16 @@ class Ball:
             if self._together:
                 far = sum((norms(part) * ball for part, ball in parts), lost)
                 layer.narrow_around(up(far, len(parts) + 4))
+        if last is not None or self._inputs.room is not None:
             layer.slopes()
             some = np.flatnonzero((layer.root > 0.0) | (not self._together))
             rows, bias = one.kernel.T[some], one.bias[some]
-            low = self._lowest(rows, bias - layer.folding)
-            layer.narrow(low, -self._lowest(-rows, -bias - layer.folding), some)
+            both = np.concatenate([bias, -bias]) - layer.folding
+            low, high = np.split(self._lowest(np.concatenate([rows, -rows]), both), 2)
+            layer.narrow(low, -high, some)
+        if self._first is not None and number == 1:
+            low, high = np.split(self._first.least_units(self._inputs) - layer.folding, 2)
+            layer.narrow(low, -high)
         layer.slopes()
         ball = self._ball(layer.root, parts, lost) if self._together else np.inf
         layer.finish(before, above(self._network.norms[number]), ball, self._together)

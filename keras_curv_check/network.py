@@ -61,7 +61,8 @@ class Network:
         return [matrix(one.middle) for one in self.matrices]
 
     @functools.cached_property
-    def _transposed(self) -> list[arb_mat]:
+    def transposed(self) -> list[arb_mat]:
+        """Returns the kernels, turned round."""
         return [kernel.transpose() for kernel in self._kernels]
 
     @functools.cached_property
@@ -70,9 +71,10 @@ class Network:
         return [Units(layer) for layer in self.layers]
 
     @property
-    def bent(self) -> bool:
-        """Returns whether every σ is linear between kinks."""
-        return all(sigma.pieces is not None for layer in self.layers for sigma in layer)
+    def lined(self) -> bool:
+        """Returns whether every σ has lines around it."""
+        every = (sigma for layer in self.layers for sigma in layer)
+        return bool(self.layers) and all(s.pieces or s.turns is not None for s in every)
 
     @property
     def smooth(self) -> bool:
@@ -115,7 +117,7 @@ class Network:
                 for place, row in zip(at, now, strict=True)
             ]
             error = self.file.maps[number].kernel_error
-            products = (rows(now) * self._transposed[number]).table()
+            products = (rows(now) * self.transposed[number]).table()
             off = [within(error * norm(row)) for row in now]
             now = [[p + o for p in row] for row, o in zip(products, off, strict=True)]
         return now

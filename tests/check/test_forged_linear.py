@@ -1,33 +1,54 @@
 """Proofs by linear bounds that were changed in their favour, drawn by a seed: none is proved."""
 
 import dataclasses
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 from proved_again import points_between, random_network, verdicts
 
 from keras_curv.certificates.auto import choose_method
+from keras_curv.network.pinned import PinnedNetwork
 from keras_curv_check.check import PROVED, Checker
-from keras_curv_check.files import ProofFolder, read_network
+from keras_curv_check.files import Claim, ProofFolder, read_network
 
-OF_A_KIND = 20
+# Method, network, whether in a box, and how many of a kind: smooth units take longer.
+KINDS = {
+    "coupled": ("coupled", (6, 20, 20, 20, 4), ("relu", "relu", "relu"), False, 20),
+    "crown": ("crown", (6, 20, 20, 20, 4), ("relu", "relu", "relu"), False, 20),
+    "smooth": ("crown", (5, 7, 6, 4), ("tanh", "gelu"), False, 5),
+    "box": ("coupled", (6, 9, 8, 4), ("relu", "relu"), True, 5),
+    "stages": ("two_stage", (6, 9, 8, 4), ("relu", "softplus"), False, 5),
+}
 
 
-@pytest.fixture(scope="module", params=["coupled", "crown"])
+class Forgeable(NamedTuple):
+    """A checker, claims that it proves, and how many to forge of a kind."""
+
+    checker: Checker
+    claims: list[Claim]
+    count: int
+
+
+@pytest.fixture(scope="module", params=KINDS)
 def forgeable(request, tmp_path_factory):
-    """A checker and claims that it proves; of `coupled` those that need their witness."""
-    folder = tmp_path_factory.mktemp("proofs")
-    network = random_network((6, 20, 20, 20, 4), ("relu", "relu", "relu"))
-    method = choose_method(request.param, network)
-    _, found = verdicts(method, points_between(network, 30), folder)
+    """Of `coupled`, claims that need their witness."""
+    name, sizes, names, boxed, count = KINDS[request.param]
+    folder, network = tmp_path_factory.mktemp("proofs"), random_network(sizes, names)
+    limits = np.full(sizes[0], -3.0), np.full(sizes[0], 3.0)
+    inside = PinnedNetwork(network.affines, network.activations, None, limits=limits)
+    box = {"threat": "l2 in a box", "box": {"low": [-3.0], "high": [3.0]}} if boxed else {}
+    x = np.clip(points_between(network, 30 if count > 5 else 12), -3.0, 3.0)
+    method = choose_method(name, inside if boxed else network)
+    _, found = verdicts(method, x, folder, network, **box)
     assert {one.status for one in found} == {PROVED}
     opened, file = ProofFolder.open(folder / "proofs"), read_network(folder / "network.npz")
     checker, claims = Checker(file, opened.header), next(opened.claims(file))
+    bare = [dataclasses.replace(claim, witnesses={}) for claim in claims]
     if request.param == "coupled":
-        bare = [dataclasses.replace(claim, witnesses={}) for claim in claims]
         needed = zip(claims, checker.check(bare), strict=True)
         claims = [claim for claim, verdict in needed if verdict.status != PROVED]
-    return checker, claims
+    return Forgeable(checker, claims, count)
 
 
 def another_radius(claim, rng, claims):
@@ -91,10 +112,9 @@ FORGERS = [
 
 @pytest.mark.parametrize("forge", FORGERS, ids=lambda forge: forge.__name__)
 def test_forged_linear_bounds(forge, forgeable):
-    checker, claims = forgeable
     rng = np.random.default_rng(61)
-    assert len(claims) > 4
-    for _ in range(OF_A_KIND):
-        claim = claims[rng.integers(len(claims))]
-        (verdict,) = checker.check([forge(claim, rng, claims)])
+    assert len(forgeable.claims) > 4
+    for _ in range(forgeable.count):
+        claim = forgeable.claims[rng.integers(len(forgeable.claims))]
+        (verdict,) = forgeable.checker.check([forge(claim, rng, forgeable.claims)])
         assert verdict.status != PROVED, (forge.__name__, claim.index)

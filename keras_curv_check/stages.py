@@ -1,0 +1,64 @@
+"""Curvature behind a Lipschitz constant: section 29."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from flint import arb
+
+from keras_curv_check.balls import ZERO, Vector, up, vector
+from keras_curv_check.confined import minorant_left
+from keras_curv_check.curvature import Curvature
+from keras_curv_check.files import NetworkFile
+from keras_curv_check.network import Network
+from keras_curv_check.norms import Matrix
+
+_STEPS = 40  # of a search for a point
+
+
+class Stages:
+    """A network that is cut behind its last layer with kinks, and smooth from there on.
+
+    Args:
+        network: the network.
+        depth: layers before the cut.
+    """
+
+    def __init__(self, network: Network, depth: int):
+        self._layer = network.layers[depth - 1]
+        unit = Matrix(np.eye(len(self._layer)), ZERO)
+        bound = network.telescoped(unit, depth, network.lipschitz, lambda one: one.norm())
+        guard = network.steepest[depth - 1] * network.lipschitz[depth - 1]
+        self._lipschitz = arb(min(up(bound), up(guard)))
+        file = network.file
+        parts = file.maps[depth:], file.activations[depth:], len(self._layer), ""
+        self._head, self._depth = Network(NetworkFile(*parts)), depth
+        self._curvature = Curvature(self._head)
+
+    @classmethod
+    def of(cls, network: Network) -> Stages | None:
+        """Cuts a network; None if it has no kinks, or none of its layers is smooth behind them."""
+        kinks = [any(sigma.bends is None for sigma in layer) for layer in network.layers]
+        depth = len(kinks) - kinks[::-1].index(True) if any(kinks) else 0
+        return cls(network, depth) if 0 < depth < len(kinks) else None
+
+    def left(self, pre: Sequence[Vector], radius: arb, label: int, rival: int) -> Iterator[arb]:
+        """Yields what the head's curvature leaves of a margin, at points of the features.
+
+        Args:
+            pre: z of each hidden layer at x.
+            radius: around x.
+            label, rival: classes.
+        """
+        features = [s.value(z) for s, z in zip(self._layer, pre[self._depth - 1], strict=True)]
+        kappa, radius = self._curvature(label, rival), self._lipschitz * radius
+        centre = point = np.array([float(entry) for entry in features])
+        for _ in range(_STEPS):
+            inner, ((*logits,),) = self._head.forward([vector(point)])
+            (gradient,) = self._head.gradients(inner, [0], [(label, rival)])
+            moved = [a - b for a, b in zip(vector(point), features, strict=True)]
+            margin = logits[label] - logits[rival]
+            yield minorant_left(margin, gradient, moved, kappa, radius, None)
+            h = np.array([float(g - kappa * d) for g, d in zip(gradient, moved, strict=True)])
+            point = centre - float(radius) * h / max(float(np.linalg.norm(h)), 1e-200)
