@@ -2,6 +2,7 @@
 
 import pathlib
 import re
+import warnings
 
 import pdoc
 from mkdocs.structure.files import File
@@ -54,4 +55,6 @@ def on_page_markdown(markdown, page, config, files):
 def on_post_build(config):
     """Writes the pages of the API, from docstrings."""
     pdoc.render.configure(docformat="google")
+    # It evaluates annotations of records where they are named again, without their imports.
+    warnings.filterwarnings("ignore", "Error parsing type annotation", UserWarning)
     pdoc.pdoc("keras_curv", output_directory=pathlib.Path(config.site_dir, "api"))
