@@ -205,8 +205,7 @@ class Float32Error(ServedError):
             np.einsum("nkj,nj->nk", w, error), norms * norm_bound(error, axis=1)[:, None]
         )
         carried_rate = np.minimum(
-            np.einsum("nkj,nj->nk", w, error_rate),
-            norms * norm_bound(error_rate, axis=1)[:, None],
+            np.einsum("nkj,nj->nk", w, error_rate), norms * norm_bound(error_rate, axis=1)[:, None]
         )
         fixed = carried + _both(rounded, label, rivals)
         rate = carried_rate + _both(rounded_rate, label, rivals)

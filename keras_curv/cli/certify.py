@@ -34,7 +34,7 @@ MODEL_OPTIONS = ("signature", "output_name", "cut", "method")  # that --vnnlib t
 MODEL = COMMAND.section("Model and proof")
 MODEL.strings(
     {
-        "saved_model": "Directory of the SavedModel to certify, or a base path with numbered versions, of which the newest is taken; or a .keras or .h5 file, as Keras saves a model; default: the model of digits that comes with the package.",
+        "saved_model": "Directory of the SavedModel to certify, or a base path with numbered versions, of which the newest is taken; or a .keras or .h5 file, as Keras saves a model; default: the model of digits that comes with the package."
     },
     saved_model=str(DIGITS),
 )
@@ -45,7 +45,7 @@ MODEL.strings(
         "scale": "Weights by feature, between commas, or one: radii are in these units. Short for a --threat.",
         "box": "LOW,HIGH, between which the attacker stays, as 0,1; one may be left out. This is a weaker claim than one of all changes, and reports say so. Short for a --threat.",
         "norm": "Norm of changes: l2; l1, where a radius bounds their sum, a budget; or linf, where it bounds each. Short for a --threat.",
-    },
+    }
 )
 
 NAMED = COMMAND.section("A data set by name")
@@ -62,8 +62,8 @@ NAMED.strings(
 EXAMPLES = COMMAND.section("Examples, of a data set or a file")
 EXAMPLES.strings(
     {
-        "inputs": "File of arrays x and, if there are labels, y (.npz), to certify instead of a data set. Of a model with several inputs: an array for each, under its name, in place of x. Or TFRecord files of tf.Examples (.tfrecord in the name; a shell pattern): the inputs are features by name, the label is y or label.",
-    },
+        "inputs": "File of arrays x and, if there are labels, y (.npz), to certify instead of a data set. Of a model with several inputs: an array for each, under its name, in place of x. Or TFRecord files of tf.Examples (.tfrecord in the name; a shell pattern): the inputs are features by name, the label is y or label."
+    }
 )
 EXAMPLES.options(ExampleOptions, "input_scale rivals seed")
 

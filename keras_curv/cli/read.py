@@ -19,7 +19,7 @@ FLAGS = COMMAND.flags
 MODEL = COMMAND.section("Model")
 MODEL.strings(
     {
-        "saved_model": "Directory of the SavedModel to read, or a base path with numbered versions, of which the newest is taken; or a .keras or .h5 file, as Keras saves a model; default: the model of digits that comes with the package.",
+        "saved_model": "Directory of the SavedModel to read, or a base path with numbered versions, of which the newest is taken; or a .keras or .h5 file, as Keras saves a model; default: the model of digits that comes with the package."
     },
     saved_model=str(DIGITS),
 )
@@ -28,7 +28,7 @@ MODEL.options(ProofOptions, "signature output_name cut")
 OUTPUT = COMMAND.section("What to write")
 OUTPUT.strings(
     {
-        "network": "File to write of the network as numbers (.npz): affine maps, activations, bounds of folding errors, as docs/network_file.md describes them. It is replaced if it exists.",
+        "network": "File to write of the network as numbers (.npz): affine maps, activations, bounds of folding errors, as docs/network_file.md describes them. It is replaced if it exists."
     }
 )
 

@@ -37,11 +37,7 @@ class CurvatureGap(NamedTuple):
 
 @usual_floats
 def curvature_gap(
-    network: Network,
-    x: np.ndarray,
-    label: np.ndarray,
-    *,
-    minimum_examples: int = 100,
+    network: Network, x: np.ndarray, label: np.ndarray, *, minimum_examples: int = 100
 ) -> CurvatureGap:
     """Returns K_lb, the largest curvature at examples, beside the proved bounds and K_ub.
 

@@ -241,12 +241,7 @@ class LocalCurvature:
         return product
 
     def sensitivities(
-        self,
-        anchor: Anchor,
-        region: Region,
-        of: np.ndarray,
-        label: np.ndarray,
-        rival: np.ndarray,
+        self, anchor: Anchor, region: Region, of: np.ndarray, label: np.ndarray, rival: np.ndarray
     ) -> list[tuple[Sensitivity, np.ndarray, np.ndarray]]:
         """Bounds F_1 … F_{L−1} on the ball, by intervals and by a distance from a centre.
 

@@ -32,10 +32,7 @@ _INSTEAD = {
 
 
 def load_npz(
-    path: str,
-    limit: int | None = None,
-    slices: Sequence[str] = (),
-    inputs: Sequence[str] = (),
+    path: str, limit: int | None = None, slices: Sequence[str] = (), inputs: Sequence[str] = ()
 ) -> Examples:
     """Reads the arrays `x`, and `y` if there are labels, of an `.npz` file.
 

@@ -146,11 +146,7 @@ _AXIS = a.whole(-16, 16)
 _CATEGORIES = 2**20  # at most
 _ACTIVATION = "activation"  # stands for the check that knows which Keras wrote the file
 
-_OF_KERNEL = {
-    "use_bias": a.flag,
-    "activation": _ACTIVATION,
-    "activity_regularizer": a.ignored,
-}
+_OF_KERNEL = {"use_bias": a.flag, "activation": _ACTIVATION, "activity_regularizer": a.ignored}
 _FROM_ZERO = {"kernel_initializer": "zeros"}  # nothing is drawn that is replaced at once
 _OF_CONVOLUTION = {
     **_OF_KERNEL,

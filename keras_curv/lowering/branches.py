@@ -31,11 +31,7 @@ from keras_curv.network import activations
 from keras_curv.network.sparse_affine import schur_bound
 from keras_curv.network.unitwise import IDENTITY, unit_wise
 from keras_curv.numerics.rounding import FLOAT32_TINY, FLOAT32_UNIT, gamma, up
-from keras_curv.saved_model.limits import (
-    EXAMPLE_ENTRIES,
-    TENSOR_ENTRIES,
-    require_shape,
-)
+from keras_curv.saved_model.limits import EXAMPLE_ENTRIES, TENSOR_ENTRIES, require_shape
 
 
 def plus(one: Flow, other: Flow) -> Flow:

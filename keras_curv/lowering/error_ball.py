@@ -38,12 +38,7 @@ from keras_curv.numerics.rounding import (
     gamma,
     norm_bound,
 )
-from keras_curv.saved_model.limits import (
-    STORED_ENTRIES,
-    charge,
-    charge_entries,
-    require_shape,
-)
+from keras_curv.saved_model.limits import STORED_ENTRIES, charge, charge_entries, require_shape
 
 _GROW = 1.0 + 8.0 * UNIT  # covers the roundings of an error bound made of a few products
 _FLOAT32_MOST = 2.0**126  # of what a server holds; float32 ends at 2¹²⁸

@@ -54,7 +54,7 @@ _COMPARED: dict[str, Callable] = {
     "Maximum": np.maximum,
 }
 _COMPUTED: dict[str, Callable] = {
-    **{"Add": np.add, "AddV2": np.add, "Sub": np.subtract, "Mul": np.multiply},
+    **{"Add": np.add, "AddV2": np.add, "Sub": np.subtract, "Mul": np.multiply}
 }
 _ENCODE = ("GatherV2", "OneHot", "DenseBincount")
 OPS = frozenset([*_COMPARED, *_COMPUTED, *_MOVES, *patterns.HANDS_ON, "Cast", *_ENCODE])

@@ -26,10 +26,7 @@ from keras_curv.network.piecewise import PIECEWISE, parametric
 def _outward(low: float, high: float) -> tuple[float, float]:
     """Moves the ends of a range outward by a few roundings at 1, except ends that are exact."""
     exact, slack = (0.0, 0.25, 0.5, 1.0), 8.0 * 2.0**-53
-    return (
-        low if abs(low) in exact else low - slack,
-        high if abs(high) in exact else high + slack,
-    )
+    return (low if abs(low) in exact else low - slack, high if abs(high) in exact else high + slack)
 
 
 def _slope_of_sigmoid(s: Any) -> Any:

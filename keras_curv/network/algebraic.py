@@ -57,10 +57,7 @@ SQUARE = Activation(
     minimum_at=0.0,
 )
 RECIPROCAL = _convex_decreasing(
-    "reciprocal",
-    lambda z: 1.0 / z,
-    lambda z: -1.0 / (z * z),
-    lambda z: 2.0 / (z * z * z),
+    "reciprocal", lambda z: 1.0 / z, lambda z: -1.0 / (z * z), lambda z: 2.0 / (z * z * z)
 )
 RSQRT = _convex_decreasing(
     "rsqrt",

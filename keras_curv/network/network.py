@@ -150,12 +150,7 @@ class FeedForward(abc.ABC):
         w = tf.expand_dims(tf.gather(rows, label), 1) - tf.gather(rows, rivals)
         return w, tf.expand_dims(tf.gather(bias, label), 1) - tf.gather(bias, rivals)
 
-    def evaluate(
-        self,
-        x: tf.Tensor,
-        label: tf.Tensor,
-        rivals: tf.Tensor,
-    ) -> Evaluation:
+    def evaluate(self, x: tf.Tensor, label: tf.Tensor, rivals: tf.Tensor) -> Evaluation:
         """Evaluates margins `f_t(x) = z_L[label] − z_L[t]` and gradients by one forward pass.
 
         Args:

@@ -45,10 +45,7 @@ def leaky_relu(slope: float) -> Activation:
         first=lambda z: tf.where(z > 0.0, tf.ones_like(z), slope * tf.ones_like(z)),
         second=tf.zeros_like,
         first_range=(min(slope, 1.0), max(slope, 1.0)),
-        second_range=(
-            -math.inf if slope > 1.0 else 0.0,
-            math.inf if slope < 1.0 else 0.0,
-        ),
+        second_range=(-math.inf if slope > 1.0 else 0.0, math.inf if slope < 1.0 else 0.0),
         first_extrema=(),
         second_extrema=(),
         served_floor=0.0,

@@ -135,9 +135,7 @@ def _norm(vector: tf.Tensor) -> tf.Tensor:
 
 
 def pre_activation_errors(
-    layers: Sequence[LayerNorms],
-    activations: Sequence[tf.Tensor],
-    given: tf.Tensor | None = None,
+    layers: Sequence[LayerNorms], activations: Sequence[tf.Tensor], given: tf.Tensor | None = None
 ) -> list[tf.Tensor]:
     """Bounds ‖ẑ_I − z_I‖ by ζ_I of `margin_charge`, `(n,)` each.
 
@@ -162,9 +160,7 @@ def activation_errors(
 
 
 def _errors(
-    layers: Sequence[LayerNorms],
-    activations: Sequence[tf.Tensor],
-    given: tf.Tensor | None = None,
+    layers: Sequence[LayerNorms], activations: Sequence[tf.Tensor], given: tf.Tensor | None = None
 ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
     """Returns ζ_1, ζ_2, … and ε_0, ε_1, … for the given activations.
 
@@ -189,9 +185,7 @@ def _errors(
 
 
 def margin_charge(
-    layers: Sequence[LayerNorms],
-    activations: Sequence[tf.Tensor],
-    cotangents: Sequence[tf.Tensor],
+    layers: Sequence[LayerNorms], activations: Sequence[tf.Tensor], cotangents: Sequence[tf.Tensor]
 ) -> Charge:
     """Bounds the error of margins and gradients computed in float64.
 

@@ -14,10 +14,7 @@ from keras_curv.numerics.rounding import SLOPE_FLOOR, up
 
 
 def times(
-    rows: np.ndarray,
-    matrix: Any,
-    used: np.ndarray | None = None,
-    wanted: np.ndarray | None = None,
+    rows: np.ndarray, matrix: Any, used: np.ndarray | None = None, wanted: np.ndarray | None = None
 ) -> np.ndarray:
     """Multiplies `(n, m, N)` with a matrix `(N, k)`, which may be sparse: `(n, m, k)`.
 

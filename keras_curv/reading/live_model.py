@@ -25,10 +25,7 @@ _READING = ("ResourceGather", "ResourceGatherNd")  # which do not, though they b
 
 
 def answer(
-    model: Any,
-    output_name: str | None = None,
-    source: str | None = None,
-    cut: str | None = None,
+    model: Any, output_name: str | None = None, source: str | None = None, cut: str | None = None
 ) -> server.Answer:
     """Returns what a model computes, traced here.
 

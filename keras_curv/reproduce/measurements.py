@@ -236,9 +236,7 @@ COLUMNS = {
         lambda subject: subject.curvature_gap.proved,
     ),
     "curvature_above": Column(
-        "K_ub",
-        "theorem 4, mean over the same pairs",
-        lambda subject: subject.curvature_gap.upper,
+        "K_ub", "theorem 4, mean over the same pairs", lambda subject: subject.curvature_gap.upper
     ),
     "crc_local": Column(
         "CRC, local",

@@ -52,12 +52,7 @@ class Shards:
     """
 
     def __init__(
-        self,
-        output: str,
-        settings: dict,
-        *,
-        count: int,
-        columns: Sequence[str] = EXAMPLE_COLUMNS,
+        self, output: str, settings: dict, *, count: int, columns: Sequence[str] = EXAMPLE_COLUMNS
     ):
         text = json.dumps(settings, sort_keys=True)
         digest = hashlib.sha256(text.encode()).hexdigest()[:16]

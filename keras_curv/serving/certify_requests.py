@@ -217,11 +217,7 @@ def request_log(model: str, patterns: Sequence[str], options: RequestOptions) ->
     ]
     limit = options.max_unpacked and options.max_unpacked * 2**20
     return RequestLog(
-        patterns,
-        sides,
-        model_name=options.model_name,
-        max_unpacked=limit,
-        but=options.files(),
+        patterns, sides, model_name=options.model_name, max_unpacked=limit, but=options.files()
     )
 
 

@@ -48,11 +48,7 @@ class Versions:
     """
 
     def __init__(
-        self,
-        path: str,
-        *,
-        signature: str = served_model.DEFAULT_SIGNATURE,
-        **options: Any,
+        self, path: str, *, signature: str = served_model.DEFAULT_SIGNATURE, **options: Any
     ):
         self.path = str(path)
         base = pathlib.Path(path)

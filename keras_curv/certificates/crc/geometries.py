@@ -233,11 +233,7 @@ def _search_of_clip(
         return tf.clip_by_value(root, inside, 1.0 - inside)
 
     def narrowed(
-        turn: tf.Tensor,
-        left: tf.Tensor,
-        right: tf.Tensor,
-        at_left: tf.Tensor,
-        at_right: tf.Tensor,
+        turn: tf.Tensor, left: tf.Tensor, right: tf.Tensor, at_left: tf.Tensor, at_right: tf.Tensor
     ) -> tuple[tf.Tensor, ...]:
         part = tf.where(turn < _HALVINGS, 0.5, between(at_left, at_right, 0.1))
         middle = left + part * (right - left)

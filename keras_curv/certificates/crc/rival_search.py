@@ -210,12 +210,7 @@ class RivalSearch:
         )
 
     def _end(
-        self,
-        batch: Batch,
-        state: SearchState,
-        cells: tf.Tensor,
-        step: SearchStep,
-        which: tf.Tensor,
+        self, batch: Batch, state: SearchState, cells: tf.Tensor, step: SearchStep, which: tf.Tensor
     ) -> SearchState:
         """Records where these searches ended."""
         cells, point = tf.gather(cells, which), tf.gather(state.iterate.point, which)
@@ -271,12 +266,7 @@ class RivalSearch:
         return Place(margin - taken_off, gradient, moved, kappa, room), taken_off
 
     def _crossing(
-        self,
-        batch: Batch,
-        cells: tf.Tensor,
-        point: tf.Tensor,
-        step: SearchStep,
-        radius: tf.Tensor,
+        self, batch: Batch, cells: tf.Tensor, point: tf.Tensor, step: SearchStep, radius: tf.Tensor
     ) -> tf.Tensor:
         """Returns the distance of an adversarial point just beyond the radius, else infinity."""
         rows, _ = tf.unstack(cells, axis=1)

@@ -18,11 +18,7 @@ _ATTACK_TOLERANCE = 1e-3  # of its gap, relative to 1 + |f(x)|
 
 @certifying
 def success_rates(
-    certificate: CurvatureCertificate,
-    x: np.ndarray,
-    label: np.ndarray,
-    *,
-    radius: float,
+    certificate: CurvatureCertificate, x: np.ndarray, label: np.ndarray, *, radius: float
 ) -> tuple[float, float]:
     """Counts how often primal = dual, for certificate and attack, against the runner-up.
 

@@ -150,12 +150,7 @@ def _add_all(node: NodeDef, *values: Value) -> Flow:
 
 @rule("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3")
 def _batch_normalized(
-    node: NodeDef,
-    value: Value,
-    scale: Value,
-    offset: Value,
-    mean: Value,
-    variance: Value,
+    node: NodeDef, value: Value, scale: Value, offset: Value, mean: Value, variance: Value
 ) -> Value:
     if node.attr["is_training"].b or node.attr["data_format"].s not in (b"", b"NHWC"):
         raise InputError("only supported at inference, with channels last")

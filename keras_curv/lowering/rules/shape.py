@@ -177,11 +177,7 @@ _MASKS = ("begin", "end", "shrink_axis", "ellipsis", "new_axis")
 
 @rule("StridedSlice", exact=True)
 def _strided_slice(
-    node: NodeDef,
-    value: Value,
-    begin: np.ndarray,
-    end: np.ndarray,
-    strides: np.ndarray,
+    node: NodeDef, value: Value, begin: np.ndarray, end: np.ndarray, strides: np.ndarray
 ) -> Value:
     if isinstance(value, (Flow, Ball)):
         return image.sliced(node, value, begin, end, strides)

@@ -17,10 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.core.framework import (
-    attr_value_pb2,
-    graph_pb2,
-)
+from tensorflow.core.framework import attr_value_pb2, graph_pb2
 from tensorflow.core.framework.node_def_pb2 import NodeDef
 from tensorflow.core.framework.tensor_shape_pb2 import TensorShapeProto
 

@@ -255,10 +255,7 @@ def with_numbers(affines: list[Affine], network: Network, direct: np.ndarray) ->
         raise InputError("an interval needs a first map that is dense; pool before it")
     zeros = np.zeros((more, first.fan_out))
     kernel, served = (np.concatenate([a, zeros]) for a in (first.kernel, first.served_kernel_error))
-    affines = [
-        dataclasses.replace(first, kernel=kernel, served_kernel_error=served),
-        *affines[1:],
-    ]
+    affines = [dataclasses.replace(first, kernel=kernel, served_kernel_error=served), *affines[1:]]
     pinned = np.arange(first.fan_in + more) >= first.fan_in
     direct = np.concatenate([np.zeros((first.fan_in, direct.shape[1])), direct])
     return PinnedNetwork(affines, network.activations, pinned, direct)

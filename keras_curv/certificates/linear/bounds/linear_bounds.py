@@ -25,14 +25,7 @@ from keras_curv.network.affine import Affine
 from keras_curv.network.network import Network
 from keras_curv.numerics.batches import NEAR, batches
 from keras_curv.numerics.intervals import Interval, outward
-from keras_curv.numerics.rounding import (
-    ROUNDING_SLACK,
-    TINY,
-    UNIT,
-    gamma,
-    norm_bound,
-    up,
-)
+from keras_curv.numerics.rounding import ROUNDING_SLACK, TINY, UNIT, gamma, norm_bound, up
 from keras_curv.numerics.rows import dot, row_norms, times
 from keras_curv.threats.norms import L2, Norm, moving
 
