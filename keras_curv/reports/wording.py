@@ -221,8 +221,8 @@ def _scale(summary: dict) -> str:
     asked = "was the model trained on such? see --input_scale"
     if "integers" in summary:
         return f"{summary['integers']}, taken as they are; {asked}"
-    clean, chance = summary["clean_accuracy"], 1.0 / summary.get("classes", 1)
-    if "largest" in summary and clean is not None and clean < _HARDLY * chance < 1.0:
+    clean = summary["clean_accuracy"]
+    if "largest" in summary and clean is not None and clean < _HARDLY / summary["classes"] < 1.0:
         return f"up to {summary['largest']:g}, of which it knows no more than by chance; {asked}"
     return ""
 
