@@ -77,7 +77,7 @@ class _Traced:
             variable.assign(value)
 
     def advance(self, kernels):
-        self._advance(_tensors(kernels))
+        return self._advance(_tensors(kernels)).numpy()
 
     def estimate(self, kernels):
         return self._estimate(_tensors(kernels)).numpy()
@@ -240,13 +240,15 @@ def test_jacobians_kept_inside_only_gain(sizes, names, rng, network_of):
 def test_only_advance_moves(rng, random_network):
     kernels = _kernels(random_network(rng, SIZES[4], MIXED[:3]))
     traced = _restarted(SIZES[4], MIXED[:3], 3)
-    for _ in range(2):
+    for step in range(2):
         before = _state(traced.state)
         value = traced.estimate(kernels)
         np.testing.assert_array_equal(traced.estimate(kernels), value)
         for now, then in zip(_state(traced.state), before, strict=True):
             np.testing.assert_array_equal(now, then)
-        traced.advance(kernels)
+        kappa = traced.advance(kernels)
+        if step:  # the first step's is that of one iteration less
+            np.testing.assert_allclose(kappa, value, rtol=1e-6)  # float32, in another graph
         moved = [np.any(n != t) for n, t in zip(_state(traced.state), before, strict=True)]
         assert moved[:6] == [True] * 6 and moved[-1]  # a product's vector may have converged
 
@@ -327,7 +329,9 @@ def test_degenerate_kernels_give_numbers(depth, rng, random_network):
         assert np.all(np.abs(traced.estimate(kernels)[bound == 0.0]) < 1e-20), trouble
         # The vectors have stayed unit vectors, from which training can go on.
         state = traced.state
-        for each in (*state.pair_vectors, *state.product_vectors, *state.kernel_vectors):
+        rows = state.pairs[0] * network.classes + state.pairs[1]
+        pairs = [each.numpy()[rows] for each in state.pair_vectors]
+        for each in (*pairs, *state.product_vectors, *state.kernel_vectors):
             np.testing.assert_allclose(
                 np.linalg.norm(each, axis=1), 1.0, rtol=1e-5, err_msg=trouble
             )

@@ -75,9 +75,9 @@ class CurvatureRegularizer(LogitsModel):
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Returns the compiled loss, plus the penalty."""
         network = self.live.now()
-        vectors = self.curvature.advance(network) if training else None
+        kappa = (self.curvature.advance if training else self.curvature.estimate)(network)
         loss, outputs = super().step_loss(x, y, weight, training)
         rival = likeliest_rivals(tf.cast(outputs, tf.float32), y, 1)[:, 0]
-        minus_m = of_pairs(self.curvature.estimate(network, vectors), y, rival)
+        minus_m = of_pairs(kappa, y, rival)
         self.curvature_metric.update_state(minus_m)
         return loss + curvature_penalty(self.gamma, minus_m, weight), outputs

@@ -170,10 +170,9 @@ class WorstCaseModel(BallModel):
         logits = network.logits(start)
         output = self.base_outputs(logits)
         start, label, rival, harms = self.margins(network, start, logits, y)
-        vectors = self.curvature.advance(network) if training else None
         if training and self.centring is not None:
             self.centring.advance(network.hidden(start)[1:])
-        kappa = self.curvature.estimate(network, vectors)
+        kappa = (self.curvature.advance if training else self.curvature.estimate)(network)
         minus_m = of_pairs(kappa, label, rival)
         radius, steps = self.current_radius(training), self.attack_steps
         if reach is None:

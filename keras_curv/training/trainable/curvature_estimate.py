@@ -12,8 +12,7 @@ these; where they are not, a certificate takes the smaller of both, and this est
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,7 +24,6 @@ from keras_curv.network.products import Product
 from keras_curv.numerics import intervals
 from keras_curv.training.models.state import TrainingState
 
-_Map = Callable[[tf.Tensor], tf.Tensor]
 _Span = tuple[int, int]  # from one hidden layer to another, both included, counted from 0
 
 
@@ -33,21 +31,21 @@ class Vectors(NamedTuple):
     """Vectors of power iteration, each list by spans or kernels; constants to the gradient.
 
     Attributes:
-        diagonals: `(−d_lo)⁺` at these, see `_diagonals`; differentiable.
+        pairs: a row for each class pair, in the order of `CurvatureEstimate.pairs`.
     """
 
     pairs: list[tf.Tensor]
     products: list[tf.Tensor]
     kernels: list[tf.Tensor]
-    diagonals: list[tf.Tensor]
 
 
 class CurvatureEstimate(TrainingState):
     """`κ_yt ≈ −m_yt` for every class pair, where `∇²(z_y − z_t)(x) ≽ m_yt` for all x.
 
     The state, float32 whatever the precision of the model, moves in `advance` alone. With the
-    vectors held fixed, `estimate` has the exact gradient: that of a simple singular value σ is
-    u vᵀ.
+    vectors held fixed, the estimate has the exact gradient: that of a simple singular value σ is
+    u vᵀ. One pass forward and one back give the estimate, its gradient and the moved vectors, see
+    `_passed`; so a step is charged for the vectors of the step before.
 
     Args:
         sizes: `(dim, N_1, …, classes)` of the network.
@@ -64,6 +62,11 @@ class CurvatureEstimate(TrainingState):
         self._spreads = _as_float32(a.spread for a in activations)
         self.classes = sizes[-1]
         hidden = range(len(activations))
+        # A pair of a class with itself has no curvature. Those with rival < label come last: their
+        # margins are the others', negated.
+        first, second = np.triu_indices(self.classes, 1)
+        self.pairs = np.concatenate([first, second]), np.concatenate([second, first])
+        self._rows = self.pairs[0] * self.classes + self.pairs[1]  # of a pair in the state
         # A vector for each class pair and term of ‖J W_I √D‖, by the layers from which on its
         # Jacobian is a product of kernels.
         self.pair_spans = [(i, j) for j in hidden for i in range(j + 1)]
@@ -84,126 +87,132 @@ class CurvatureEstimate(TrainingState):
         self.state("steps", (), dtype="int32")
         self.built = True
 
-    def advance(self, network: FeedForward) -> Vectors:
-        """Moves the vectors on and returns them; nothing else changes the state."""
+    def advance(self, network: FeedForward) -> tf.Tensor:
+        """Returns κ as `estimate` does, and moves the vectors on; nothing else changes the state.
+
+        Of the first step it is κ after all but one of its iterations.
+        """
         first = tf.equal(self.steps, 0)
-        vectors = self._iterated(network, tf.where(first, self.start_iterations - 1, 0), written=1)
-        for variables, moved in zip(
-            (self.pair_vectors, self.product_vectors, self.kernel_vectors), vectors[:3], strict=True
+        vectors = self._iterated(network, tf.where(first, self.start_iterations - 1, 0))
+        kappa, moved = self._evaluated(network, vectors)
+        for variable, rows in zip(self.pair_vectors, moved.pairs, strict=True):
+            places = self._rows[:, None]
+            variable.assign(tf.tensor_scatter_nd_update(variable, places, rows))
+        for variables, found in (
+            (self.product_vectors, moved.products),
+            (self.kernel_vectors, moved.kernels),
         ):
-            for variable, vector in zip(variables, moved, strict=True):
-                variable.assign(vector)
+            for variable, rows in zip(variables, found, strict=True):
+                variable.assign(rows)
         self.steps.assign_add(1)
-        return vectors
+        return kappa
 
-    def estimate(self, network: FeedForward, vectors: Vectors | None = None) -> tf.Tensor:
-        """Returns κ for every (label, rival), `(classes, classes)`; moves nothing.
-
-        Args:
-            vectors: those that `advance` has just returned, of the same weights; None: the present
-                ones.
-        """
-        vectors = self._vectors(network) if vectors is None else vectors
-        products = network.products(tf.float32)
-        lipschitz = self._lipschitz(products, vectors.products)
-        squares: list[list[tf.Tensor]] = [[] for _ in self.activations]
-        for span, pairs in zip(self.pair_spans, vectors.pairs, strict=True):
-            reach = self._forward(products, span, pairs)
-            squares[span[1]].append(
-                tf.reduce_sum(vectors.diagonals[span[1]] * reach * reach, axis=1)
-            )
-        total = tf.zeros((self.classes**2,))
-        for terms in squares:
-            whole, *others = terms
-            if others:
-                whole = _telescoped([_root(term) for term in terms], lipschitz) ** 2
-            total += whole
-        return tf.reshape(total, (self.classes, self.classes))
-
-    def _vectors(self, network: FeedForward) -> Vectors:
+    def estimate(self, network: FeedForward) -> tf.Tensor:
+        """Returns κ for every (label, rival), `(classes, classes)`; moves nothing."""
         # The first vectors are random: before the first step, iterate for this one answer.
-        return self._iterated(network, tf.where(self.steps > 0, 0, self.start_iterations))
+        iterations = tf.where(self.steps > 0, 0, self.start_iterations)
+        return self._evaluated(network, self._iterated(network, iterations))[0]
 
-    def _iterated(self, network: FeedForward, iterations: tf.Tensor, written: int = 0) -> Vectors:
-        """Returns the vectors after so many more steps.
-
-        Args:
-            iterations: steps in a loop.
-            written: steps before these, without a loop, in which XLA's transposed convolutions are
-                slow.
-        """
+    def _iterated(self, network: FeedForward, iterations: tf.Tensor) -> Vectors:
+        """Returns the vectors of the state after so many more steps."""
         maps = network.products(tf.float32)
-        powered = functools.partial(_power_iteration, iterations=iterations, written=written)
 
-        def moved(span: _Span, diagonal: Any = 1.0) -> _Map:
-            return lambda rows: self._backward(
-                maps, span, diagonal * self._forward(maps, span, rows)
+        def step(count: tf.Tensor, kernels: list, products: list) -> tuple:
+            kernels = [self._kernel_norm(maps, *each)[1] for each in self._by_kernel(kernels)]
+            passed = [self._passed(maps, *each) for each in zip(self.spans, products, strict=True)]
+            return count + 1, kernels, [moved for _, moved in passed]
+
+        def pair_step(count: tf.Tensor, pairs: list) -> tuple:
+            passed = [
+                self._passed(maps, span, rows, diagonals[span[1]])
+                for span, rows in zip(self.pair_spans, pairs, strict=True)
+            ]
+            return count + 1, [moved for _, moved in passed]
+
+        kernels, products = _units(self.kernel_vectors), _units(self.product_vectors)
+        if kernels or products:
+            _, kernels, products = tf.while_loop(
+                lambda count, *_: count < iterations, step, (tf.constant(0), kernels, products)
             )
+        norms = {i: self._kernel_norm(maps, i, rows)[0] for i, rows in self._by_kernel(kernels)}
+        diagonals = self._diagonals(network, norms)
+        pairs = _units(tf.gather(rows, self._rows) for rows in self.pair_vectors)
+        if pairs:
+            _, pairs = tf.while_loop(
+                lambda count, *_: count < iterations, pair_step, (tf.constant(0), pairs)
+            )
+        return Vectors(*([*map(tf.stop_gradient, each)] for each in (pairs, products, kernels)))
 
-        def of_kernel(index: int) -> _Map:
-            return lambda rows: maps[index].backward(maps[index].forward(rows))
+    def _evaluated(self, network: FeedForward, vectors: Vectors) -> tuple[tf.Tensor, Vectors]:
+        """Returns κ at some vectors, differentiable, and these vectors a step further."""
+        maps = network.products(tf.float32)
+        norms, kernels = {}, []
+        for index, rows in self._by_kernel(vectors.kernels):
+            norms[index], moved = self._kernel_norm(maps, index, rows)
+            kernels.append(moved)
+        diagonals = self._diagonals(network, norms)
+        whole: list[list[tf.Tensor]] = [[] for _ in self.activations]  # ‖J W_I √D‖², by terms
+        plain: list[list[tf.Tensor]] = [[] for _ in self.activations]  # ‖J W_I‖
+        pairs, products = [], []
+        of_span = dict(zip(self.spans, vectors.products, strict=True))
+        for span, rows in zip(self.pair_spans, vectors.pairs, strict=True):
+            diagonal, count = diagonals[span[1]], len(self._rows)
+            if span in of_span:  # all rows by one product
+                rows = tf.concat([rows, of_span[span]], axis=0)
+                diagonal = tf.pad(diagonal, [[0, 1], [0, 0]], constant_values=1.0)
+            squares, moved = self._passed(maps, span, rows, diagonal)
+            whole[span[1]].append(squares[:count])
+            pairs.append(moved[:count])
+            if span in of_span:
+                plain[span[1]].append(_root(squares[count]))
+                products.append(moved[count:])
+        lipschitz: list[tf.Tensor] = []  # of z_1, …, z_{L−2}
+        for terms in plain[:-1]:
+            lipschitz.append(_telescoped(terms, lipschitz))
+        total = tf.zeros((len(self._rows),))
+        for terms in whole:
+            first, *others = terms
+            total += _telescoped([*map(_root, terms)], lipschitz) ** 2 if others else first
+        matrix = tf.scatter_nd(self._rows[:, None], total, (self.classes**2,))
+        matrix = tf.reshape(matrix, (self.classes, self.classes))
+        return matrix, Vectors(pairs, products, kernels)
 
-        count = len(self.kernels)
-        norms = powered(
-            [*map(of_kernel, self.kernels), *map(moved, self.spans)],
-            [*self.kernel_vectors, *self.product_vectors],
-        )
-        kernels, products = norms[:count], norms[count:]
-        diagonals = self._diagonals(network, self._kernel_norms(maps, kernels))
-        grams = [moved(span, diagonals[span[1]]) for span in self.pair_spans]
-        pairs = powered(grams, self.pair_vectors)
-        return Vectors(pairs, products, kernels, diagonals)
+    def _by_kernel(self, vectors: Iterable[tf.Tensor]) -> list[tuple[int, tf.Tensor]]:
+        return list(zip(self.kernels, vectors, strict=True))
 
-    def _forward(self, products: list[Product], span: _Span, rows: tf.Tensor) -> tf.Tensor:
-        """Returns rows times `s_i W_{i+1} c_{i+1} ⋯ W_{j+1}`."""
+    def _kernel_norm(
+        self, maps: list[Product], index: int, rows: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns an estimate of ‖W‖, and its vector a step further."""
+        squares, moved = _passed([maps[index]], [], rows)
+        return _root(squares)[0], _moved(moved, rows)
+
+    def _passed(
+        self, maps: list[Product], span: _Span, rows: tf.Tensor, diagonal: Any = 1.0
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """Returns `‖v s_i W_{i+1} c_{i+1} ⋯ W_{j+1} √D‖²` of rows v, and these a step further."""
         first, last = span
-        rows = rows * self._spreads[first - 1] if first else rows
-        for index in range(first, last + 1):
-            rows = products[index].forward(rows)
-            rows = rows * self._centres[index] if index < last else rows
-        return rows
-
-    def _backward(self, products: list[Product], span: _Span, rows: tf.Tensor) -> tf.Tensor:
-        """Returns rows times the transposed product of `_forward`."""
-        first, last = span
-        for index in reversed(range(first, last + 1)):
-            rows = rows * self._centres[index] if index < last else rows
-            rows = products[index].backward(rows)
-        return rows * self._spreads[first - 1] if first else rows
-
-    def _kernel_norms(
-        self, products: list[Product], vectors: list[tf.Tensor]
-    ) -> dict[int, tf.Tensor]:
-        """Returns estimates of ‖W‖ of those in `kernels`, by the number of the layer."""
-        return {
-            index: _norm(products[index].forward(vector))[0]
-            for index, vector in zip(self.kernels, vectors, strict=True)
-        }
-
-    def _lipschitz(self, products: list[Product], vectors: list[tf.Tensor]) -> list[tf.Tensor]:
-        """Returns Lip(z_1), …, Lip(z_{L−2})."""
-        norms: list[list[tf.Tensor]] = [[] for _ in self.activations[:-1]]
-        for span, vector in zip(self.spans, vectors, strict=True):
-            norms[span[1]].append(_norm(self._forward(products, span, vector))[0])
-        found: list[tf.Tensor] = []
-        for terms in norms:
-            found.append(_telescoped(terms, found))
-        return found
+        spread = self._spreads[first - 1] if first else 1.0
+        centres = self._centres[first:last]
+        squares, moved = _passed(maps[first : last + 1], centres, rows * spread, diagonal)
+        return squares, _moved(moved * spread, rows)
 
     def _diagonals(
         self, network: FeedForward, kernel_norms: dict[int, tf.Tensor]
     ) -> list[tf.Tensor]:
-        """Returns `(−d_lo)⁺` of each pair, `(classes², N_I)`, by layers; see `signed.py`."""
+        """Returns `(−d_lo)⁺` of each pair, `(pairs, N_I)`, by layers; see `signed.py`."""
         kernels, _ = network.weights(tf.float32)
-        rows = tf.transpose(kernels[-1])
-        w = tf.reshape(rows[:, None] - rows[None], (self.classes**2, -1))
+        rows, half = tf.transpose(kernels[-1]), len(self._rows) // 2
+        # Of the first half alone: F of a negated margin is −F.
+        w = tf.gather(rows, self.pairs[0][:half]) - tf.gather(rows, self.pairs[1][:half])
         low = high = w  # F_I lies between
         norm = _norm(w)
         diagonals = []
         for index in reversed(range(len(self.activations))):
             h_low, h_high = _as_float32(self.activations[index].second_range)
             # h_low ≤ 0 ≤ h_high: the least of the four products.
-            diagonals.append(tf.nn.relu(tf.maximum(-h_low * high, -h_high * low)))
+            ends = tf.concat([high, -low], axis=0), tf.concat([low, -high], axis=0)
+            diagonals.append(tf.nn.relu(tf.maximum(-h_low * ends[0], -h_high * ends[1])))
             if index == 0:
                 break
             activation = self.activations[index]
@@ -233,29 +242,44 @@ def _as_float32(numbers: Iterable[Any]) -> tuple[np.ndarray, ...]:
     return tuple(np.asarray(number, np.float32) for number in numbers)
 
 
-def _power_iteration(
-    maps: Sequence[_Map], vectors: Sequence[tf.Tensor], iterations: tf.Tensor, written: int = 0
-) -> list[tf.Tensor]:
-    """Repeats `v ← A v / ‖A v‖` for each A and row; a row that A sends to zero is kept."""
+def _passed(
+    maps: Sequence[Product], centres: Sequence[np.ndarray], rows: tf.Tensor, diagonal: Any = 1.0
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Returns `q = ‖v A √D‖²` of rows v, `(n,)`, and `v A D Aᵀ`, for `A = W_1 c_1 W_2 c_2 ⋯ W_k`.
 
-    def stepped(state: list[tf.Tensor]) -> list[tf.Tensor]:
-        moved = []
-        for apply, rows in zip(maps, state, strict=True):
-            product = apply(rows)
-            length = tf.norm(product, axis=1, keepdims=True)
-            moved.append(tf.where(length > 0.0, tf.math.divide_no_nan(product, length), rows))
-        return moved
+    With a_i what W_i is given and b_i = v A D Aᵀ on its way behind W_i, `dq = 2 Σ_i a_i dW_i · b_i`
+    where v is fixed. So both passes are constants to the gradient, but for single products.
+    """
+    products: list[tf.Tensor] = []
+    for index, each in enumerate(maps):
+        rows = products[-1] * centres[index - 1] if index else rows
+        products.append(each.forward(tf.stop_gradient(rows)))
+    ends = tf.stop_gradient(products[-1])
+    squares = tf.reduce_sum(diagonal * ends * ends, axis=1)
+    rows = tf.stop_gradient(diagonal) * ends
+    for index in reversed(range(len(maps))):
+        squares = _with_gradient(squares, products[index], rows)
+        rows = tf.stop_gradient(maps[index].backward(rows))
+        rows = rows * centres[index - 1] if index else rows
+    return squares, rows
 
-    start = [tf.convert_to_tensor(rows) for rows in vectors]
-    start = [tf.math.divide_no_nan(v, tf.norm(v, axis=1, keepdims=True)) for v in start]
-    for _ in range(written):
-        start = stepped(start)
-    _, result = tf.while_loop(
-        lambda step, _: step < iterations,
-        lambda step, state: (step + 1, stepped(state)),
-        (tf.constant(0), start),
-    )
-    return [tf.stop_gradient(rows) for rows in result]
+
+@tf.custom_gradient
+def _with_gradient(squares: tf.Tensor, products: tf.Tensor, rows: tf.Tensor) -> Any:
+    """Returns the squares, whose gradient in the products is `2 · rows`; rows are constants."""
+    return tf.identity(squares), lambda upstream: (upstream, 2.0 * upstream[:, None] * rows, None)
+
+
+def _moved(moved: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
+    """Returns the step of power iteration, unit vectors; one that was sent to zero is kept."""
+    length = tf.norm(moved, axis=1, keepdims=True)
+    return tf.where(length > 0.0, tf.math.divide_no_nan(moved, length), rows)
+
+
+def _units(vectors: Iterable[tf.Tensor]) -> list[tf.Tensor]:
+    """Returns the rows divided by their lengths."""
+    vectors = [tf.convert_to_tensor(rows) for rows in vectors]
+    return [tf.math.divide_no_nan(v, tf.norm(v, axis=1, keepdims=True)) for v in vectors]
 
 
 def _norm(rows: tf.Tensor) -> tf.Tensor:
