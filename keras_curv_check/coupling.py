@@ -4,6 +4,9 @@ For units C with `l ≤ z ≤ u`, `‖z_C − ẑ_C‖ ≤ ρ`, and any Λ, G an
 
     Σ_C Λ_i relu(z_i)  ≥  Σ_C (G_i z_i + p_i) − λρ²/2,
     p_i = min over l_i ≤ s ≤ u_i of  Λ_i relu(s) − G_i s + (λ/2)(s − ẑ_i)².
+
+If `‖z − ẑ‖ ≤ ρ_all` for all units, too, any H at the others and μ > 0 may join, theorem 30.3: p is
+that of λ + μ, and `Σ (H_i (z_i − ẑ_i) − H_i²/2μ) − μρ_all²/2` is added.
 """
 
 from __future__ import annotations
@@ -24,7 +27,8 @@ class Coupled(NamedTuple):
     Attributes:
         units: their indices, `(C,)`.
         low, high, centre: l, u and ẑ, `(C,)`, l ≤ ẑ ≤ u.
-        ball: ρ.
+        ball, whole: ρ and ρ_all.
+        others: ẑ of all other units, `(N,)`; 0 at `units`.
     """
 
     units: np.ndarray
@@ -32,6 +36,8 @@ class Coupled(NamedTuple):
     high: np.ndarray
     centre: np.ndarray
     ball: float
+    whole: float
+    others: np.ndarray
 
     def chosen(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Returns about the best G, `(m, C)`, and λ, `(m, 1)`, for Λ, `(m, C)`; any are sound."""
@@ -59,18 +65,29 @@ class Coupled(NamedTuple):
         return np.divide(rows * right + bend, right - left, out=tangent, where=between), multiplier
 
     def least(
-        self, rows: np.ndarray, slopes: np.ndarray, multiplier: np.ndarray
+        self,
+        rows: np.ndarray,
+        slopes: np.ndarray,
+        multiplier: np.ndarray,
+        shared: np.ndarray | float = 0.0,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Returns `Σ p − λρ²/2`, `(m,)`, for Λ, G `(m, C)` and λ `(m, 1)`, and what it is off by.
+        """Returns `Σ p − λρ²/2`, `(m,)`, for Λ, G `(m, C)`, λ, μ `(m, 1)`, and what it is off by.
 
-        A computed minimiser lies in the interval; where it is off by e, p is (λ/2)e² too large.
+        A computed minimiser lies in the interval; where it is off by e, p is (λ + μ)e²/2 too large.
         """
-        half, centre = 0.5 * multiplier, self.centre
-        left = np.clip(centre + slopes / multiplier, self.low, 0.0)
-        right = np.clip(centre + (slopes - rows) / multiplier, 0.0, self.high)
+        half, centre = 0.5 * (multiplier + shared), self.centre
+        left = np.clip(centre + slopes / (2.0 * half), self.low, 0.0)
+        right = np.clip(centre + (slopes - rows) / (2.0 * half), 0.0, self.high)
         on_left = half * (left - centre) ** 2 - slopes * left
         on_right = half * (right - centre) ** 2 + (rows - slopes) * right
-        far, ball = np.maximum(-self.low, self.high), half[:, 0] * self.ball**2
+        far, ball = np.maximum(-self.low, self.high), 0.5 * multiplier[:, 0] * self.ball**2
         size = ((np.abs(rows) + 2.0 * np.abs(slopes)) * far + 8.0 * half * far**2).sum(axis=1)
         off = gamma(len(self.units) + 64) * (size + 2.0 * ball)
         return np.minimum(on_left, on_right).sum(axis=1) - ball, off
+
+    def turned(self, turns: np.ndarray, shared: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Returns what H, `(m, N)`, and μ, `(m, 1)`, add beside `Σ H z`, and what it is off by."""
+        half = 0.5 * shared[:, 0]
+        lost = (turns**2).sum(axis=1) / (4.0 * half) + half * self.whole**2
+        size = np.abs(turns) @ np.abs(self.others) + 2.0 * lost
+        return -(turns @ self.others + lost), gamma(turns.shape[1] + 64) * size

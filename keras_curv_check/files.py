@@ -179,10 +179,11 @@ def _map(arrays: dict[str, np.ndarray], number: int, described: dict) -> Map:
 
 
 class Witness(NamedTuple):
-    """Slopes G of each hidden layer's units, and λ of each layer, of theorem 30.1."""
+    """G, H, and λ with μ, of each hidden layer, of theorem 30.3."""
 
     slopes: Sequence[np.ndarray]
-    multipliers: list[float]
+    turns: Sequence[np.ndarray]
+    multipliers: np.ndarray
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -235,7 +236,7 @@ class ProofFolder:
                 content = file.read(MOST_HEADER)
         except OSError as error:
             raise CheckError(f"{place} cannot be read: {error.strerror or error}") from error
-        header = read_header(place, content, "keras_curv proofs", 2)
+        header = read_header(place, content, "keras_curv proofs", 3)
         batches = [file for file in path.glob("*.npz") if file.stem.isdecimal()]
         return cls(header, sorted(batches, key=lambda file: int(file.stem)))
 
@@ -268,23 +269,23 @@ def _claims(path: pathlib.Path, network: NetworkFile) -> list[Claim]:
         ("point_row point_rival", "<i8", (many,)),
         ("point", "<f8", (many, dim)),
         ("slope_row slope_rival", "<i8", (lines,)),
-        ("slope", "<f8", (lines, sum(widths))),
-        ("multiplier", "<f8", (lines, len(widths))),
+        ("slope turn", "<f8", (lines, sum(widths))),
+        ("multiplier", "<f8", (lines, len(widths), 2)),
     ):
         for name in names.split():
             array = arrays.get(name)
             if array is None or array.shape != shape or not array.dtype.str.startswith(kind):
                 raise CheckError(f"{path} has no array {name} that fits the others or the network")
-    numbers = ("x", "served", "point", "slope", "multiplier")
+    numbers = ("x", "served", "point", "slope", "turn", "multiplier")
     finite = all(np.isfinite(arrays[name]).all() for name in numbers)
     limits = {"label": classes} | dict.fromkeys(("point_row", "slope_row"), count)
     limits |= dict.fromkeys(("point_rival", "slope_rival"), classes)
     inside = all(np.all((arrays[n] >= 0) & (arrays[n] < most)) for n, most in limits.items())
     if not (finite and inside and np.all(arrays["radius"] > 0.0)):
         raise CheckError(f"{path}: a number is not finite or out of range")
-    layers = np.split(arrays["slope"], np.cumsum(widths)[:-1], axis=1)
-    slopes = zip(zip(*layers, strict=True), arrays["multiplier"].tolist(), strict=True)
-    found = [Witness(*parts) for parts in slopes]
+    ends = np.cumsum(widths)[:-1]
+    layers = (zip(*np.split(arrays[name], ends, axis=1), strict=True) for name in ("slope", "turn"))
+    found = [Witness(*parts) for parts in zip(*layers, arrays["multiplier"], strict=True)]
     columns = [arrays[name].tolist() for name in ("index", "label", "radius")]
     columns += [arrays["x"], arrays["served"], arrays["method"].tolist()]
     for name, values in (("point", arrays["point"]), ("slope", found)):

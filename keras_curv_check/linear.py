@@ -105,7 +105,10 @@ class Layer:
         some = np.flatnonzero(self.units.coupled(low, high) & together)
         rho = up(self.ball / self.root[some].min(initial=np.inf) + norms(self.off))
         ends = low[some], high[some]
-        self.coupled = Coupled(some, *ends, np.clip(centre[some], *ends), float(rho))
+        whole, others = float(up(self.whole + norms(self.off))), centre.copy()
+        others[some] = 0.0
+        middle = np.clip(centre[some], *ends)
+        self.coupled = Coupled(some, *ends, middle, float(rho), whole, others)
         self.left = self.units.left[some]
         self.lines = self.units.lines(low, high, low / 2.0 + high / 2.0)
         for line in self.lines:
@@ -124,11 +127,20 @@ class Layer:
         shift = np.abs(rows) @ np.maximum(np.abs(low), np.abs(high))
         if len(units):
             bent, straight = rows[:, units] * (1.0 - self.left), rows[:, units] * self.left
-            slopes, multiplier = witness or self.coupled.chosen(bent)
-            # A unit that the certifier did not couple has no slope: it is nearly straight.
-            slopes = np.where(slopes == 0.0, bent * (self.coupled.centre > 0.0), slopes)
+            slopes, multiplier = self.coupled.chosen(bent)
+            shared, turned = 0.0, np.zeros(len(rows))
+            if witness is not None:
+                given, turns, multiplier, shared = witness
+                # A unit that the certifier did not couple has no slope: it is nearly straight.
+                nearly = bent * (self.coupled.centre > 0.0)
+                slopes = np.where(given[:, units] != 0.0, given[:, units], nearly)
+                turns = np.where(np.isin(np.arange(len(self.low)), units), 0.0, turns)
+                require_moderate(turns, shared)
+                turned, error = self.coupled.turned(turns, shared)
+                through, sizes = through + turns, sizes + np.abs(turns)
             require_moderate(slopes, multiplier)
-            together, error = self.coupled.least(bent, slopes, multiplier)
+            together, off = self.coupled.least(bent, slopes, multiplier, shared)
+            together, error = together + turned, error + off
             through[:, units] = slopes + straight
             sizes[:, units] = np.abs(slopes) + np.abs(straight) + np.abs(bent)
             gained, shift = gained + together, shift + np.abs(together)
@@ -244,8 +256,8 @@ class Ball:
     ) -> tuple[np.ndarray, np.ndarray]:
         layer, given = self._layers[index], None
         if witness is not None:
-            slopes = witness.slopes[index][layer.coupled.units]
-            given = slopes[None], np.array([[max(witness.multipliers[index], 1e-90)]])
+            both = np.maximum(witness.multipliers[index], 1e-90)[:, None, None]
+            given = witness.slopes[index][None], witness.turns[index][None], *both
         return layer.step(rows, constants, given)
 
     def _lowest(self, rows: np.ndarray, constants: np.ndarray) -> np.ndarray:

@@ -85,7 +85,10 @@ class BestOf(Method):
                 continue
             if so_far.weakest is None:
                 alone = not goal.decide or (one is self._search and not goal.every_rival)
-                part = part._replace(goal=part.goal.opened()) if alone else self._up_to(part)
+                if alone:
+                    part = part._replace(goal=part.goal.opened())
+                elif one is self._search:
+                    part = self._up_to(part)
                 found = so_far.ask(one, rows, part)
                 so_far.searched[rows] = one is self._search and not alone
                 if found.weakest is not None and ends_early:

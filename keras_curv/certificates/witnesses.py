@@ -22,7 +22,7 @@ class Witnesses:
         method: name of the method that proved the radius against each class, `(n, classes)`, or "".
         points: (example, rival) → point at which a gradient proves a radius, `(dim,)`. Where there
             is none, it is the example itself or the method has no points.
-        slopes: (example, rival) → slopes and then multipliers of coupled units, of linear bounds
+        slopes: (example, rival) → slopes, turns and multipliers of coupled layers, of linear bounds
             that were improved by ascent.
 
     Example:

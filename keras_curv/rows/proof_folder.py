@@ -14,7 +14,7 @@ from keras_curv.errors import InputError
 from keras_curv.files import parse_json, read_at_most, write_file, write_json, writing
 from keras_curv.rows.row import round_down
 
-FORMAT, VERSION = "keras_curv proofs", 2
+FORMAT, VERSION = "keras_curv proofs", 3
 _LONGEST_HEADER = 2**24
 
 
@@ -81,8 +81,9 @@ class ProofFolder:
         points = {pair: point for pair, point in kept.points.items() if pair[0] in place}
         slopes = {pair: some for pair, some in kept.slopes.items() if pair[0] in place}
         dim, layers = kept.exact.shape[1], len(kept.widths)
+        units = sum(kept.widths)
         both = np.array([*slopes.values()], np.float64)
-        both = both.reshape(len(slopes), sum(kept.widths) + layers)
+        both = both.reshape(len(slopes), 2 * (units + layers))
         arrays = {
             "index": first + rows.astype(np.int64),
             "label": result.prediction[rows].astype(np.int64),
@@ -95,8 +96,9 @@ class ProofFolder:
             "point": np.array([*points.values()], np.float64).reshape(-1, dim),
             "slope_row": np.array([place[row] for row, _ in slopes], np.int64),
             "slope_rival": np.array([rival for _, rival in slopes], np.int64),
-            "slope": both[:, : sum(kept.widths)],
-            "multiplier": both[:, sum(kept.widths) :],
+            "slope": both[:, :units],
+            "turn": both[:, units : 2 * units],
+            "multiplier": both[:, 2 * units :].reshape(len(slopes), layers, 2),
         }
 
         def save(file: BinaryIO) -> None:

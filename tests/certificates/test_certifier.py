@@ -373,11 +373,8 @@ def test_files_must_not_overwrite_one_another(digits, tmp_path, clash):
     model, x, _ = digits
     examples = data.load_npz(save(tmp_path / "x.npz", x[:5]))
     output = tmp_path / "rows.csv"
-    summary = {
-        "output": output,
-        "inputs": tmp_path / "x.npz",
-        "settings": tmp_path / "rows.csv.settings.json",
-    }[clash]
+    names = {"output": "rows.csv", "inputs": "x.npz", "settings": "rows.csv.settings.json"}
+    summary = tmp_path / names[clash]
     before = (tmp_path / "x.npz").read_bytes()
     with pytest.raises(InputError, match=rf"different files. Received twice: {summary}$"):
         keras_curv.certify_examples(model, examples, output=str(output), summary=str(summary))

@@ -11,16 +11,23 @@ from keras_curv.certificates.linear.bounds.coupling import Coupling
 from keras_curv_check.check import PROVED
 
 
-def without_the_ball(self, rows, slopes, multiplier):
+def without_the_ball(self, rows, slopes, multiplier, shared=0.0):
     """The charge λρ²/2 is dropped."""
-    least = self.least(rows, slopes, multiplier)
+    least = self.least(rows, slopes, multiplier + shared)
     return np.sum(least, axis=-1), self.rounding(rows, slopes, multiplier)
 
 
-def the_ball_added(self, rows, slopes, multiplier):
+def the_ball_added(self, rows, slopes, multiplier, shared=0.0):
     """The charge λρ²/2 has the other sign."""
-    least, half = self.least(rows, slopes, multiplier), 0.5 * multiplier[..., 0]
+    least, half = self.least(rows, slopes, multiplier + shared), 0.5 * multiplier[..., 0]
     return np.sum(least, axis=-1) + half * self.ball**2, self.rounding(rows, slopes, multiplier)
+
+
+def without_the_other_ball(self, turns, shared):
+    """The charge μρ_all²/2 is dropped."""
+    _, error = turned(self, turns, shared)
+    level = np.einsum("nmi,ni->nm", turns, self.others)
+    return -level - np.sum(turns**2, axis=-1) / (2.0 * shared[..., 0]), error
 
 
 def smaller_balls(*arguments):
@@ -34,10 +41,12 @@ def lower_chords(*arguments):
     return lines._replace(upper_intercept=0.9 * np.asarray(lines.upper_intercept))
 
 
+turned = Coupling.turned
 coupled_first_ball, lines_around = coupled_balls.first_ball, crown.relaxation
 FAULTS = {
     "the ball": ("coupled", Coupling, "offset", without_the_ball),
     "its sign": ("coupled", Coupling, "offset", the_ball_added),
+    "the ball of all units": ("coupled", Coupling, "turned", without_the_other_ball),
     "a norm": ("coupled", coupled_balls, "first_ball", smaller_balls),
     "a line": ("crown", crown.LinearBoundCertificate, "relaxation", staticmethod(lower_chords)),
 }

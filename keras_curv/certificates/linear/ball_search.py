@@ -16,6 +16,8 @@ from keras_curv.numerics.batches import in_batches
 from keras_curv.numerics.bracket import FIRST, largest_radius
 from keras_curv.threats.norms import L2, Norm, moving
 
+_JUST_ABOVE = 1.002  # so that a radius that is rounded is still one of those to decide
+
 
 class BallBoundCertificate(Method):
     """A search for the largest ball on which bounds on the margins are positive.
@@ -127,13 +129,17 @@ class BallBoundCertificate(Method):
         return {}
 
     def _largest(self, question: Question, centres: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the largest radii with positive bounds, `(n,)`, and the gradients used."""
+        """Returns the largest radii with positive bounds, `(n,)`, and the gradients used; where
+        radii are to be decided, just above the largest of these."""
         x, label, rivals, known, goal = question[:5]
         evaluation = self.network.evaluate(tf.constant(x), tf.constant(label), tf.constant(rivals))
         margin = evaluation.margin.numpy()
         steepness = self._norm.dual(evaluation.gradient.numpy())
         cost = np.full(len(x), float(rivals.shape[1]))
         bound = self._bound(centres, question, cost)
+        if goal.decide:
+            proved = _largest_of(np.sort(goal.decide), bound, known.min(axis=1), goal.ceiling)
+            return proved, np.ceil(cost).astype(np.int64)
         nearest = margin.min(axis=1)
         guess = (margin / steepness).min(axis=1)
         floor = nearest / self._norm.length(np.full(len(x), self._steepest), moving(self.network))
@@ -163,6 +169,34 @@ class BallBoundCertificate(Method):
             return np.where(asked, value, np.inf).min(axis=1)
 
         return bound
+
+
+def _largest_of(
+    radii: np.ndarray,
+    bound: Callable[[np.ndarray, np.ndarray], np.ndarray],
+    known: np.ndarray,
+    ceiling: np.ndarray,
+) -> np.ndarray:
+    """Returns, for each example, just above the largest of some radii with a positive bound there.
+
+    Args:
+        radii: rising.
+        bound: as for `largest_radius`.
+        known: radii that are proved already, `(n,)`.
+        ceiling: radii that cannot be proved, `(n,)`.
+    """
+    proved, tried = known.astype(np.float64), _JUST_ABOVE * radii
+    least = np.searchsorted(tried, known, side="right")  # of those that may be next
+    most = np.searchsorted(radii, ceiling, side="right")
+    while True:
+        rows = np.flatnonzero(least < most)
+        if not len(rows):
+            return proved
+        middle = (least[rows] + most[rows]) // 2
+        positive = bound(rows, tried[middle]) > 0.0
+        proved[rows] = np.where(positive, tried[middle], proved[rows])
+        least[rows] = np.where(positive, middle + 1, least[rows])
+        most[rows] = np.where(positive, most[rows], middle)
 
 
 def steepest_fall(network: Network) -> float:

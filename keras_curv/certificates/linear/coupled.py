@@ -15,7 +15,7 @@ by ascent (`ascent.py`).
 
 **Search and proof.** The search takes estimates of spectral norms. The radius that it finds is then
 proved with bounds of them, from the slopes and multipliers that the search ended with; where that
-fails, a slightly smaller one is.
+fails, a slightly smaller one is. Where much of a margin is left, the search goes on once more.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import numpy as np
 import tensorflow as tf
 
 from keras_curv.certificates.linear.ball_search import BallBoundCertificate, steepest_fall
-from keras_curv.certificates.linear.bounds.ascent import Witness, ascend
+from keras_curv.certificates.linear.bounds.ascent import Ascent, Witness, ascend
 from keras_curv.certificates.linear.bounds.coupled_balls import CoupledBalls, LayerBounds
 from keras_curv.certificates.linear.bounds.first_layer import FirstLayer
 from keras_curv.certificates.linear.bounds.layer_balls import entries
@@ -45,6 +45,7 @@ from keras_curv.threats.norms import L2, Norm
 _NEAR = 0.1  # of a margin at the centre: a bound below it is improved by ascent
 _ALIKE = 0.04  # relative difference of such radii
 _TRIES = 5  # radii that are to be proved, each smaller than the last by what that one lacked
+_UNUSED = 0.02  # of a margin, left by a proof: then ascent has ended too early somewhere
 _BEYOND = 0.5  # parts of the radius to a part of the margin: bounds fall as its second power, or so
 _LEAST, _MOST = 0.8, 0.999  # of the last radius
 
@@ -134,49 +135,82 @@ class CoupledCertificate(BallBoundCertificate):
         balls = CoupledBalls(network, plan, centres, radius, relaxation, self._norm)
         balls.set_layers(centres.bounds(radius))
         value, rows, constants, error, _ = balls.margins(label, rivals, asked)
+        functions = rows, constants, error
+        again = np.nonzero(asked & centres.chosen(rivals))
+        if len(again[0]):
+            start = centres.witness(again[0], rivals[again])
+            row, constant, off = (part[again][:, None] for part in functions)
+            ascent = Ascent(balls.take(again[0]), row, constant, off, start)
+            found = ascent.bound()
+            value[again] = np.fmax(value[again], found)
+            centres.remember_some(again[0], rivals[again], found > 0.0, ascent.now)
         # Near 0, too, so that the search sees one smooth function.
         centre, _ = network.margins(*map(tf.constant, (centres.x, label, rivals)))
-        waiting = asked & ~(value > _NEAR * centre.numpy())
-        # Until one proves nothing: then the others do not count.
-        while waiting.any():
-            some = np.flatnonzero(waiting.any(axis=1))
-            pairs = some, np.where(waiting, value, np.inf)[some].argmin(axis=1)
-            row, constant, off = (part[pairs][:, None] for part in (rows, constants, error))
-            start = centres.witness(some, rivals[pairs])
-            found, best = ascend(balls.take(some), row, constant, off, start)
-            each = (best.take(slice(index, index + 1)) for index in range(len(some)))
-            centres.remember(some, rivals[pairs], each)
-            value[pairs] = np.fmax(value[pairs], found)
-            waiting[pairs] = False
-            waiting[some[~(value[pairs] > 0.0)]] = False
+        waiting, some = asked & ~(value > _NEAR * centre.numpy()), np.flatnonzero(asked.any(axis=1))
+        while len(some):
+            # Until the least one has been improved, or one proves nothing: others do not count.
+            least = np.where(asked, value, np.inf)[some].argmin(axis=1)
+            left = waiting[some, least]
+            some, least = some[left], least[left]
+            if len(some):
+                pairs = some, least
+                found = self._ascend(balls, pairs, rivals[pairs], functions, centres)
+                value[pairs] = np.fmax(value[pairs], found)
+                waiting[pairs] = False
+                some = some[value[pairs] > 0.0]
         return value
+
+    def _ascend(
+        self,
+        balls: CoupledBalls,
+        pairs: tuple[np.ndarray, np.ndarray],
+        rivals: np.ndarray,
+        functions: tuple[np.ndarray, ...],
+        centres: _Searched,
+    ) -> np.ndarray:
+        """Returns bounds of some pairs by ascent, and remembers what proves something."""
+        some = pairs[0]
+        start = centres.witness(some, rivals)
+        row, constant, off = (part[pairs][:, None] for part in functions)
+        found, best = ascend(balls.take(some), row, constant, off, start)
+        unknown = np.array([known is None for known in centres.recall(some, rivals)], bool)
+        centres.remember_some(some, rivals, (found > 0.0) | unknown, best)
+        return found
 
     def _witness(self, question: Question, centres: Any) -> dict[tuple[int, int], np.ndarray]:
         """See `BallBoundCertificate`."""
-        every = np.arange(len(question.x))
-        return {
-            (row, column): np.concatenate([np.ravel(part) for parts in known for part in parts])
-            for column, rivals in enumerate(question.rivals.T)
-            for row, known in enumerate(centres.recall(every, rivals))
-            if known is not None
+        columns = {
+            (row, int(rival)): column
+            for row, rivals in enumerate(question.rivals)
+            for column, rival in enumerate(rivals)
         }
+        return {(pair[0], columns[pair]): known.numbers for pair, known in centres.settled.items()}
 
     def _search(self, question: Question, centres: _Searched) -> tuple[np.ndarray, np.ndarray]:
         """Returns radii and gradients, found by estimates, then proved."""
-        found, gradients = self._largest(question, centres.to_search(self._turned, self._basis))
+        search = centres.to_search(self._turned, self._basis)
+        found, gradients = self._largest(question, search)
         known, pairs = question.known.min(axis=1), (question.x, question.label, question.rivals)
         margin = self.network.margins(*map(tf.constant, pairs))[0].numpy().min(axis=1)
         proved, cost = known.copy(), np.zeros(len(found))
+        again = np.full(len(found), not question.goal.decide)
         bound = self._bound(centres, question, cost)
         for _ in range(_TRIES):
-            rows = np.flatnonzero((proved <= known) & (found > known))
+            rows = np.flatnonzero(found > proved)
             if not len(rows):
                 break
             value = bound(rows, found[rows])
-            positive = rows[value > 0.0]
-            proved[positive] = found[positive]
+            proved[rows] = np.where(value > 0.0, found[rows], proved[rows])
+            centres.settle(rows[value > 0.0])
             lost = _BEYOND * np.maximum(-value, 0.0) / margin[rows]
-            found[rows] *= np.clip(1.0 - lost, _LEAST, _MOST)
+            found[rows] *= np.where(value > 0.0, 1.0, np.clip(1.0 - lost, _LEAST, _MOST))
+            more = rows[(value > _UNUSED * margin[rows]) & again[rows]]
+            again[more] = False
+            if len(more):
+                part = question.take(more)
+                part = part._replace(known=np.maximum(part.known, proved[more, None]))
+                found[more], further = self._largest(part, search[more])
+                gradients[more] += further
         return proved, gradients + np.ceil(cost).astype(np.int64)
 
 
@@ -185,6 +219,9 @@ class _Searched(Centres):
 
     The bounds of layers are kept. For balls of nearly the same radii a search takes them again, and
     supposes that they grow with a power of the radius.
+
+    Attributes:
+        settled: (example, rival) → the witness with which the example's radius was proved.
     """
 
     def __init__(
@@ -197,6 +234,7 @@ class _Searched(Centres):
     ):
         super().__init__(network, x, first, proved=proved)
         self._radius, self._bounds = np.full(len(x), np.nan), list[LayerBounds]()
+        self.settled: dict[tuple[int, int], Witness] = {}
 
     def to_search(self, network: Network, basis: np.ndarray | None) -> _Searched:
         """Returns the same centres for balls whose bounds are estimated; see `_turned`."""
@@ -225,6 +263,25 @@ class _Searched(Centres):
         every, rows = self._all or (self, self.rows)
         factor, kept = radius / every._radius[rows], (each.take(rows) for each in every._bounds)
         return [each.scaled(self.z[index], factor, index) for index, each in enumerate(kept)]
+
+    def settle(self, rows: np.ndarray) -> None:
+        """Keeps what is known of the pairs of these examples, whose radii it has proved."""
+        some = set(rows.tolist())
+        self.settled |= {pair: known for pair, known in self._pairs.items() if pair[0] in some}
+
+    def remember_some(
+        self, some: np.ndarray, rivals: np.ndarray, which: np.ndarray, witness: Witness
+    ) -> None:
+        """Remembers the witness of those of some pairs that are wanted, `which`."""
+        kept = np.flatnonzero(which)
+        each = (witness.take(slice(index, index + 1)) for index in kept)
+        self.remember(some[kept], rivals[kept], each)
+
+    def chosen(self, rivals: np.ndarray) -> np.ndarray:
+        """Returns whether anything is known of pairs with these rivals, `(n, k)`."""
+        every = np.arange(len(self))
+        known = [self.recall(every, column) for column in rivals.T]
+        return np.array([[each is not None for each in column] for column in known]).T
 
     def witness(self, some: np.ndarray, rivals: np.ndarray) -> Witness:
         """Returns what is known of these pairs."""

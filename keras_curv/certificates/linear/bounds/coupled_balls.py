@@ -34,16 +34,18 @@ _GROWTH = 1.25  # from layer to layer, of the power of the radius as which movem
 
 
 class LayerBounds(NamedTuple):
-    """The intervals of a hidden layer, `(n, N)` each, and its coupled units' ball, `(n, 1)`."""
+    """The intervals of a hidden layer, `(n, N)` each, its coupled units' ball and that of all its
+    units, `(n, 1)` each."""
 
     low: np.ndarray
     high: np.ndarray
     ball: np.ndarray
+    whole: np.ndarray
 
     @classmethod
     def nothing(cls, count: int, size: int) -> LayerBounds:
         """Returns those of balls around so many examples of radius 0, without their centres."""
-        return cls(np.zeros((count, size)), np.zeros((count, size)), np.zeros((count, 1)))
+        return cls(*np.zeros((2, count, size)), *np.zeros((2, count, 1)))
 
     def take(self, rows: np.ndarray) -> LayerBounds:
         """Returns those of some of the balls."""
@@ -71,7 +73,7 @@ class LayerBounds(NamedTuple):
         low, high = (
             np.where(wider == 1.0, end, centre + (end - centre) * wider) for end in self[:2]
         )
-        return LayerBounds(low, high, self.ball * wider)
+        return LayerBounds(low, high, self.ball * wider, self.whole * wider)
 
 
 class CoupledBalls(Balls):
@@ -83,7 +85,7 @@ class CoupledBalls(Balls):
     def __init__(self, *args: Any, **options: Any):
         super().__init__(*args, **options)
         self.moves: list[Moves] = []
-        self._balls: list[np.ndarray] = []  # of the units that are coupled
+        self._bounds: list[LayerBounds] = []
         self._moved: UnitMoves | None = None  # of the units of the next layer
 
     def forward(self, affine: Affine) -> tuple[np.ndarray, np.ndarray]:
@@ -121,30 +123,29 @@ class CoupledBalls(Balls):
         # ‖√h ∘ Δz‖ is bounded: so is ‖Δz‖ of some units, by their least √h.
         root = np.where(coupled_units(activation, low, high), moves.root, np.inf)
         least = root.min(axis=1, initial=np.inf)[:, None]
-        self._balls.append(up(moves.ball / least))
-        self._couple(activation, low, high, self._balls[-1])
+        self._bounds.append(LayerBounds(low, high, up(moves.ball / least), moves.whole))
+        self._couple(activation)
 
     def set_layers(self, layers: Sequence[LayerBounds]) -> None:
         """Takes the bounds of all hidden layers from elsewhere."""
         parts = zip(self.network.affines, self.network.activations, layers, strict=False)
-        for affine, activation, (low, high, ball) in parts:
-            super().append(affine, activation, low, high)
-            self._couple(activation, low, high, ball)
-        self.box = Box.of_values(activation, low, high)
+        for affine, activation, bounds in parts:
+            super().append(affine, activation, bounds.low, bounds.high)
+            self._bounds.append(bounds)
+            self._couple(activation)
+        self.box = Box.of_values(activation, bounds.low, bounds.high)
 
     @property
     def bounds(self) -> list[LayerBounds]:
         """Returns the bounds of the hidden layers, for `set_layers`."""
-        pairs = zip(self.layers, self._balls, strict=True)
-        return [LayerBounds(layer.low, layer.high, ball) for layer, ball in pairs]
+        return self._bounds
 
-    def _couple(
-        self, activation: Activation, low: np.ndarray, high: np.ndarray, ball: np.ndarray
-    ) -> None:
-        """Couples units of the last layer, whose movement `ball` bounds."""
+    def _couple(self, activation: Activation) -> None:
+        """Couples units of the last layer."""
         index = len(self.layers) - 1
         centre, off = self.centres.z[index], self.centres.errors[index]
-        coupling = coupling_of(activation, low, high, centre, off, ball)
+        low, high, *balls = self._bounds[-1]
+        coupling = coupling_of(activation, low, high, centre, off, *balls)
         layer, alone = self.layers[-1], ~coupling.units
         lines = Relaxation(*(np.where(alone, line, 0.0) for line in layer.lines))
         self.layers[-1] = layer._replace(lines=lines, coupling=coupling)

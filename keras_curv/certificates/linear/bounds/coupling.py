@@ -13,6 +13,15 @@ minimum is that of two parabolas, each on an interval: it is at `ẑ + G/λ` and
 clamped. A leaky ReLU is `a z + (1 − a) relu(z)`: its first part is linear, and the second one has
 coefficients `(1 − a) Λ`. A clip at some c > 0 is a relu where u ≤ c.
 
+**All units.** Let also `‖z − ẑ‖ ≤ ρ_all` for the whole layer. Then, for any λ, μ ≥ 0 and any H at
+the units outside of C, p being that of λ + μ,
+
+    Σ_C Λ_i relu(z_i)  ≥  Σ_C (G_i z_i + p_i) + Σ_H (H_i (z_i − ẑ_i) − H_i²/2μ) − (λρ² + μρ_all²)/2,
+
+as `(μ/2)(z_i − ẑ_i)² ≥ H_i (z_i − ẑ_i) − H_i²/2μ`. So units of known sign give up a part of their
+slope, H, where those of C do, which shortens the row as a whole. That proves much more where
+kernels keep lengths and ρ is about ρ_all; with μ = 0 and H = 0 it is the bound above.
+
 **Slopes.** Where Λ_i ≥ 0, the tangent of Λ_i relu at ẑ_i costs nothing: p_i = 0. Where Λ_i < 0,
 `Λ_i relu(s) + (λ/2)(s − ẑ_i)²` is two parabolas, and one line touches both from below, at ±t with
 `t = |Λ_i|/2λ`. If t > |l|, the line begins at l and touches at `l + 2√(t|l|)`, and likewise from u;
@@ -24,14 +33,14 @@ highest one at ẑ_i, and otherwise the tangent is.
 `Σ (ẑ_i − s₁)₊ (s₂ − ẑ_i)₊ = ρ²`, a falling function of λ, about as λ⁻²; if it is less than ρ²
 between the ends of the intervals, λ is 0.
 
-Any G and λ are sound: they are estimates, and p is computed for what they are.
+Any G, H, λ and μ are sound: they are estimates, and p is computed for what they are.
 
 **Rounding.** A computed minimiser is off by `e ≤ γ₄ (|ẑ| + max(|l|, |u|))` where it is not clamped,
 which raises the value by (λ/2) e². Values and sums are off by γ of the terms' magnitudes.
 
 Reference: Chiu, Chen, Zhang & Zhang, "SDP-CROWN: efficient bound propagation for neural network
-verification with tightness of semidefinite programming" (2025), for relu in a ball without
-intervals; the lemma with intervals, its slopes and λ are ours.
+verification with tightness of semidefinite programming" (2025), for relu in one ball of all units
+without intervals; with intervals, the ball of C, its slopes and λ it is ours.
 """
 
 from __future__ import annotations
@@ -47,7 +56,29 @@ from keras_curv.numerics.rows import row_norms
 
 _HALVINGS, _SMALL = 5, 2.0**-6  # of an interval for λ in the logarithm, and its lower end
 _EQUAL = 1e-9  # relative difference of two minima
-_SMALLEST = 1e-120  # λ for rows whose coupled units do not matter
+SMALLEST = 1e-120  # λ for rows whose coupled units do not matter
+
+
+class Choice(NamedTuple):
+    """What a step back through a layer chooses, for n examples and m rows; anything is sound.
+
+    Attributes:
+        slopes: G, `(n, m, N)`; 0 at units outside of C.
+        turns: H, `(n, m, N)`; 0 at the units of C.
+        multiplier: λ, `(n, m, 1)`.
+        shared: μ, `(n, m, 1)`.
+    """
+
+    slopes: np.ndarray
+    turns: np.ndarray
+    multiplier: np.ndarray
+    shared: np.ndarray
+
+    @classmethod
+    def nothing(cls, count: int, size: int) -> Choice:
+        """Returns a choice of one row for so many examples and units, with multipliers NaN."""
+        unknown = np.full((2, count, 1, 1), np.nan)
+        return cls(*np.zeros((2, count, 1, size)), *unknown)
 
 
 class Coupling(NamedTuple):
@@ -59,6 +90,8 @@ class Coupling(NamedTuple):
         centre: ẑ, `(n, N)`; 0 at other units.
         ball: ρ, `(n, 1)`, which includes the rounding of ẑ.
         far: bounds ‖max(|l|, |u|)‖ over C, `(n, 1)`.
+        others: ẑ of all other units, `(n, N)`; 0 at those of C.
+        whole: ρ_all, `(n, 1)`, likewise.
         left: a, the slope below 0, `(n, N)`; 0 at other units. None: 0 at all.
     """
 
@@ -68,12 +101,14 @@ class Coupling(NamedTuple):
     centre: np.ndarray
     ball: np.ndarray
     far: np.ndarray
+    others: np.ndarray
+    whole: np.ndarray
     left: np.ndarray | None
 
     def take(self, some: np.ndarray | slice) -> Coupling:
         """Returns the units of some of the examples."""
         left = None if self.left is None else self.left[some]
-        parts = {name: getattr(self, name)[some] for name in self._fields[:6]}
+        parts = {name: getattr(self, name)[some] for name in self._fields[:-1]}
         return Coupling(**parts, left=left)
 
     def seen(self, of: np.ndarray, places: np.ndarray) -> Coupling:
@@ -81,7 +116,8 @@ class Coupling(NamedTuple):
         at = of[:, None], places
         units, low, high, centre = (part[at] for part in self[:4])
         left = None if self.left is None else self.left[at]
-        return Coupling(units, low, high, centre, self.ball[of], self.far[of], left)
+        balls = self.ball[of], self.far[of], self.others[at], self.whole[of]
+        return Coupling(units, low, high, centre, *balls, left)
 
     def linear(self, rows: np.ndarray) -> tuple[np.ndarray | float, np.ndarray | float]:
         """Returns `a Λ`, the part of these rows, `(n, m, N)`, that is linear in z, and a bound of
@@ -121,7 +157,7 @@ class Coupling(NamedTuple):
         # Intervals may say more than the ball does.
         room = (self.centre - self.low) * (self.high - self.centre)
         spread = np.einsum("nmi,ni->nm", size > 0.0, room)
-        found = np.where(np.isfinite(found) & (spread > square), found, _SMALLEST)
+        found = np.where(np.isfinite(found) & (spread > square), found, SMALLEST)
         return found[..., None]
 
     def scale(self, rows: np.ndarray) -> np.ndarray:
@@ -129,7 +165,7 @@ class Coupling(NamedTuple):
         more."""
         size = np.where(self.units[:, None], np.maximum(-rows, 0.0), 0.0)
         total = np.sqrt(np.einsum("nmi,nmi->nm", size, size))
-        return np.maximum(total / (2.0 * self.ball), _SMALLEST)[..., None]
+        return np.maximum(total / (2.0 * self.ball), SMALLEST)[..., None]
 
     def slopes(self, rows: np.ndarray, multiplier: np.ndarray) -> np.ndarray:
         """Returns G for Λ, `(n, m, N)`: the highest line at the centre; 0 at other units."""
@@ -169,6 +205,12 @@ class Coupling(NamedTuple):
         share = np.where(equal, within, on_right < on_left)
         return left + share * (right - left), share * right
 
+    def moved(self, at: np.ndarray) -> np.ndarray:
+        """Returns `‖z_C − ẑ_C‖² / ρ²` and `‖z − ẑ‖² / ρ_all²` of z, `(n, m, N)`; `(n, m, 2)`."""
+        square = (at - self.centre[:, None] - self.others[:, None]) ** 2
+        both = np.einsum("nmi,ni->nm", square, self.units.astype(float)), square.sum(axis=-1)
+        return np.stack(both, axis=-1) / np.stack([self.ball, self.whole], axis=-1) ** 2
+
     def _minima(self, rows: np.ndarray, slopes: np.ndarray, multiplier: np.ndarray) -> tuple:
         """Returns where each of the parabolas is least, and its values there."""
         low, high, centre = (part[:, None] for part in (self.low, self.high, self.centre))
@@ -180,17 +222,31 @@ class Coupling(NamedTuple):
         return left, right, on_left, on_right
 
     def offset(
-        self, rows: np.ndarray, slopes: np.ndarray, multiplier: np.ndarray
+        self,
+        rows: np.ndarray,
+        slopes: np.ndarray,
+        multiplier: np.ndarray,
+        shared: np.ndarray | float = 0.0,
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Returns `Σ p − λρ²/2` and a bound of its error, `(n, m)` each, for slopes G."""
-        least = self.least(rows, slopes, multiplier)
-        half = 0.5 * multiplier[..., 0]
-        value = np.sum(least, axis=-1) - half * self.ball**2
-        return value, self.rounding(rows, slopes, multiplier)
+        """Returns `Σ p − λρ²/2` and a bound of its error, `(n, m)` each, for G, λ and μ."""
+        bend = multiplier + shared
+        least = self.least(rows, slopes, bend)
+        value = np.sum(least, axis=-1) - 0.5 * multiplier[..., 0] * self.ball**2
+        return value, self.rounding(rows, slopes, bend)
 
-    def rounding(self, rows: np.ndarray, slopes: np.ndarray, multiplier: np.ndarray) -> np.ndarray:
-        """Bounds the error of `offset` wherever the minimum is, `(n, m)`."""
-        lam, terms = multiplier[..., 0], rows.shape[-1]
+    def turned(self, turns: np.ndarray, shared: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Returns `Σ (−H ẑ − H²/2μ) − μρ_all²/2` and a bound of its error, `(n, m)` each."""
+        half, terms = 0.5 * shared[..., 0], turns.shape[-1]
+        lost = np.einsum("nmi,nmi->nm", turns, turns) / (4.0 * half) + half * self.whole**2
+        level = np.einsum("nmi,ni->nm", turns, self.others)
+        size = row_norms(turns) * norm_bound(self.others, axis=1)[:, None]
+        error = gamma(terms + 64) * (size + 2.0 * lost)
+        underflow = 64.0 * TINY * terms * (1.0 + 1.0 / half + half)
+        return -(level + lost), error + underflow
+
+    def rounding(self, rows: np.ndarray, slopes: np.ndarray, bend: np.ndarray) -> np.ndarray:
+        """Bounds the error of `offset` for λ + μ wherever the minimum is, `(n, m)`."""
+        lam, terms = bend[..., 0], rows.shape[-1]
         sizes = row_norms(rows) + 2.0 * row_norms(slopes)
         # |s − ẑ| ≤ 2 max(|l|, |u|), and so are ρ, which is no larger, and |ẑ|.
         bent = lam * (4.0 * self.far**2 + self.ball**2)
@@ -205,6 +261,7 @@ def coupling_of(
     centre: np.ndarray,
     off: np.ndarray,
     ball: np.ndarray,
+    whole: np.ndarray,
 ) -> Coupling:
     """Returns the units of a layer that are bounded together.
 
@@ -213,10 +270,12 @@ def coupling_of(
         low, high: the intervals of z, `(n, N)`.
         centre, off: z at the centres, `(n, N)`, and a bound on its error, `(n, 1)`.
         ball: a bound on ‖z − z(x0)‖ over the units that are not linear, `(n, 1)`.
+        whole: a bound on it over all units, `(n, 1)`.
     """
-    ball = up(ball + off)
+    ball, whole = up(ball + off), up(whole + off)
     units = coupled_units(activation, low, high) & np.isfinite(ball)
     # z(x0) is in the interval: what is clamped to it is not farther from z(x0).
+    others = np.where(units, 0.0, centre)
     ends = (low, high, np.clip(centre, low, high))
     low, high, centre = (np.where(units, end, 0.0) for end in ends)
     far = norm_bound(np.maximum(-low, high), axis=1)[:, None]
@@ -224,7 +283,7 @@ def coupling_of(
     for each, part in activation.groups:
         slopes[:, part] = each.left or 0.0
     left = np.where(units, slopes, 0.0) if slopes.any() else None
-    return Coupling(units, low, high, centre, ball, far, left)
+    return Coupling(units, low, high, centre, ball, far, others, whole, left)
 
 
 def straight_units(

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_curv.certificates.linear.bounds.coupling import Coupling
+from keras_curv.certificates.linear.bounds.coupling import Choice, Coupling
 from keras_curv.certificates.linear.bounds.relaxation import Relaxation
 from keras_curv.network.affine import Affine
 from keras_curv.numerics.rounding import ROUNDING_SLACK, TINY, gamma, norm_bound, up
@@ -43,6 +43,11 @@ class BoundedLayer(NamedTuple):
         alone = self.lines.used
         return alone if self.coupling is None else alone | self.coupling.units
 
+    def straight(self, rows: np.ndarray) -> np.ndarray:
+        """Returns Λ times the slopes of the lines, `(n, m, N)`; 0 at coupled units."""
+        lower, upper = self.lines.lower_slope[:, None], self.lines.upper_slope[:, None]
+        return rows * np.where(rows > 0.0, lower, upper)
+
     def take(self, some: np.ndarray | slice) -> BoundedLayer:
         """Returns the bounds for some of the examples."""
         return self._part(some, some, None if self.coupling is None else self.coupling.take(some))
@@ -69,15 +74,14 @@ class BoundedLayer(NamedTuple):
         constants: np.ndarray,
         error: np.ndarray,
         affine: Affine,
-        chosen: tuple[np.ndarray, np.ndarray] | None = None,
+        chosen: Choice | None = None,
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Returns Ω and c of z_k, a lower bound on Λ and c of a_k, and their error.
 
         Args:
             rows, constants, error: see `Inputs.minimum`.
             affine: the map from a_{k−1} to z_k; the error includes the step back through it.
-            chosen: slopes and multipliers of coupled units; None: those that lose least at the
-                centre, about.
+            chosen: slopes and multipliers; None: those that lose least at the centre, about.
         """
         lines, positive, negative = self.lines, np.maximum(rows, 0.0), np.minimum(rows, 0.0)
         offset = constants + dot(negative, lines.upper_intercept)
@@ -94,9 +98,13 @@ class BoundedLayer(NamedTuple):
             bent = self.coupling.bent(rows)
             if chosen is None:
                 multiplier = self.coupling.multipliers(bent)
-                chosen = self.coupling.slopes(bent, multiplier), multiplier
-            slopes, multiplier = chosen
-            together, lost = self.coupling.offset(bent, slopes, multiplier)
+                slopes = self.coupling.slopes(bent, multiplier)
+                together, lost = self.coupling.offset(bent, slopes, multiplier)
+            else:
+                slopes, turns, multiplier, shared = chosen
+                together, lost = self.coupling.offset(bent, slopes, multiplier, shared)
+                turned, off = self.coupling.turned(turns, shared)
+                through, offset, error = through + turns, offset + turned, error + off
             linear, rounded = self.coupling.linear(rows)
             through, offset = through + slopes + linear, offset + together
             error = error + lost + rounded
