@@ -1,13 +1,11 @@
 """Examples from TFRecord files of tf.Examples: the features that are a model's inputs, by name.
 
-A tf.Example is `{1: {1: {1: name, 2: {1: bytes, 2: floats, 3: integers}}, …}}` on the wire of
-protobuf. It is read as that and as nothing else: a field that is unknown, or said twice, is
-refused, since readers differ in what they make of it; and so is a length beyond the end.
+Fields that are unknown, or said twice, are refused, since readers differ in what they make of them.
+TensorFlow's own op is not used: a million floats in the place of one have it overwrite its memory.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
 import glob
@@ -18,25 +16,23 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
+from google.protobuf.message import DecodeError
 
 from keras_curv.data.examples import Examples
 from keras_curv.data.slices import LONGEST
 from keras_curv.data.tf_record import MAX_RECORD, read_records
 from keras_curv.errors import InputError, about, optional_at_least, visible
-from keras_curv.saved_model.wire import varint
+from keras_curv.saved_model.wire import require_said_once
 
 HELD = 2**29  # bytes of examples in memory
 _FILES = 10_000
-_PARTS = 2**16  # of an example: features, their names and lists, and numbers that are not packed
 _LABELS = ("y", "label")
-_KINDS = {1: "strings", 2: "floats", 3: "integers"}
-_VARINT, _BYTES, _FOUR = 0, 2, 5  # wire types
-_ONE, _TWO, _THREE = ({n: _BYTES for n in range(1, most + 1)} for most in (1, 2, 3))
-_FLOATS = {1: _FOUR}
+_KINDS = {"bytes_list": "strings", "float_list": "floats", "int64_list": "integers"}
 
 Shapes = Mapping[str, tuple[int, ...]]
 Defaults = Mapping[str, np.ndarray | None]
-Features = Mapping[str, tuple[int, memoryview]]
+Features = Mapping[str, tf.train.Feature]
 
 
 def is_tfrecord(path: str) -> bool:
@@ -165,7 +161,7 @@ def parse_example(
         >>> parse_example(record, {"x": (1,)}, {})
         ({'x': array([0.5], dtype=float32)}, None, [])
     """
-    features = _features(memoryview(record))
+    features = _features(record)
     labels = [name for name in _LABELS if name in features and name not in shapes]
     if len(labels) > 1:
         raise ValueError("it has both a feature 'y' and a feature 'label'; leave one out")
@@ -179,7 +175,7 @@ def parse_features(
 ) -> dict[str, np.ndarray]:
     """Returns the features of a serialized tf.Example, as `parse_example` does, whatever else it
     has."""
-    return _wanted(_features(memoryview(record)), shapes, defaults, integers)
+    return _wanted(_features(record), shapes, defaults, integers)
 
 
 def _wanted(
@@ -187,23 +183,23 @@ def _wanted(
 ) -> dict[str, np.ndarray]:
     found = {}
     for name, shape in shapes.items():
-        kind, content = features.get(name, (0, memoryview(b"")))
-        if kind == 0:
+        dtype = np.int64 if name in integers else np.float32
+        kind = features[name].WhichOneof("kind") if name in features else None
+        if kind is None:
             default = defaults.get(name)
             if default is None:
                 raise _missing(features, name)
-            kept = np.int64 if name in integers else np.float32
-            found[name] = default.astype(kept).reshape(shape)
+            found[name] = default.astype(dtype).reshape(shape)
             continue
-        if kind != (3 if name in integers else 2):
-            wanted = "integers" if name in integers else "floats"
+        wanted = "integers" if name in integers else "floats"
+        if _KINDS[kind] != wanted:
             raise ValueError(f"the feature {name!r} has {_KINDS[kind]}, and {wanted} are wanted")
-        whole, size = name in integers, math.prod(shape)
-        values = np.array(_integers(content, size), np.int64) if whole else _floats(content)
+        values, size = getattr(features[name], kind).value, math.prod(shape)
         if len(values) != size:
-            count = f"more than {size}" if whole and len(values) > size else len(values)
-            raise ValueError(f"the feature {name!r} has {count} numbers, and {size} are wanted")
-        found[name] = values.reshape(shape)
+            raise ValueError(
+                f"the feature {name!r} has {len(values)} numbers, and {size} are wanted"
+            )
+        found[name] = np.array(values, dtype).reshape(shape)
     return found
 
 
@@ -214,116 +210,37 @@ def _missing(features: Features, name: str) -> ValueError:
 
 def _slice_value(features: Features, name: str) -> int | np.float32 | str:
     """Returns the one number or text of a feature to slice by."""
-    kind, content = features.get(name, (0, memoryview(b"")))
-    if kind == 0:
+    kind = features[name].WhichOneof("kind") if name in features else None
+    if kind is None:
         raise _missing(features, name)
-    values: list[Any]
-    if kind == 1:
-        values = [bytes(text) for _, text in _fields(content, _ONE, [_PARTS])]
-        if len(values) == 1 and len(values[0]) <= 4 * LONGEST:
-            return values[0].decode("utf-8", "backslashreplace")
-    elif len(values := [*_floats(content)] if kind == 2 else _integers(content, 1)) == 1:
-        return values[0]
+    values = getattr(features[name], kind).value
+    if len(values) == 1 and kind != "bytes_list":
+        return np.float32(values[0]) if kind == "float_list" else values[0]
+    if len(values) == 1 and len(values[0]) <= 4 * LONGEST:
+        return values[0].decode("utf-8", "backslashreplace")
     raise ValueError(
         f"the feature {name!r} is a slice, and must be one number, or text of at most {LONGEST} "
         "characters"
     )
 
 
-def _features(example: memoryview) -> dict[str, tuple[int, memoryview]]:
-    """Returns each feature's kind, a number of `_KINDS` or 0, and its list."""
-    found: dict[str, tuple[int, memoryview]] = {}
-    budget = [_PARTS]
-    for features in _only(example, _ONE, budget).values():
-        for _, entry in _fields(features, _ONE, budget):
-            parts = _only(entry, _TWO, budget)
-            try:
-                name = bytes(parts.get(1, b"")).decode("utf-8")
-            except UnicodeDecodeError as error:
-                raise ValueError("the name of a feature is no text") from error
-            if name in found:
-                raise ValueError(f"it has two features {name[:80]!r}")
-            held = _only(parts.get(2, memoryview(b"")), _THREE, budget)
-            if len(held) > 1:
-                raise ValueError(f"the feature {name[:80]!r} has two lists")
-            found[name] = next(iter(held.items()), (0, memoryview(b"")))
-    return found
-
-
-def _only(part: memoryview, known: Mapping[int, int], budget: list[int]) -> dict[int, memoryview]:
-    """Returns the fields of a message that has no others, each at most once."""
-    found: dict[int, memoryview] = {}
-    for number, content in _fields(part, known, budget):
-        if number in found:
-            raise ValueError("it is no tf.Example: a field is said twice")
-        found[number] = content
-    return found
-
-
-def _fields(
-    part: memoryview, known: Mapping[int, int], budget: list[int]
-) -> Iterator[tuple[int, memoryview]]:
-    """Yields number and content of each field; ValueError for one that is not known.
-
-    Args:
-        part: the message.
-        known: number → wire type, with a length or of four bytes, which may also come packed.
-        budget: how many fields there may still be.
-    """
-    place, end = 0, len(part)
-    while place < end:
-        budget[0] -= 1
-        if budget[0] < 0:
-            raise ValueError(f"it has more than {_PARTS} parts; write its lists packed")
-        tag, place = varint(part, place)
-        number, wire = tag >> 3, tag & 7
-        if number not in known or wire not in (known[number], _BYTES):
-            raise ValueError("it is no tf.Example: it has a field that none has")
-        size = 4
-        if wire == _BYTES:
-            size, place = varint(part, place)
-        if size > end - place:
-            raise ValueError("it is no tf.Example: a length leads beyond its end")
-        yield number, part[place : place + size]
-        place += size
-
-
-def _floats(content: memoryview) -> np.ndarray:
-    pieces = [bytes(piece) for _, piece in _fields(content, _FLOATS, [_PARTS])]
-    if any(len(piece) % 4 for piece in pieces):
-        raise ValueError("it is no tf.Example: a list of floats is cut off")
-    return np.frombuffer(b"".join(pieces), "<f4").astype(np.float32)
-
-
-def _integers(content: memoryview, most: int) -> list[int]:
-    """Returns the integers of a list, packed or not; of many, one more than `most`."""
-    found: list[int] = []
-    place = 0
+def _features(record: bytes) -> Features:
+    """Returns the features of a tf.Example by name."""
     try:
-        while place < len(content) and len(found) <= most:
-            tag, place = varint(content, place)
-            part, end = content, place + 1
-            if tag == 8 | _BYTES:
-                size, place = varint(content, place)
-                end = place + size
-                part = content[:end]
-            elif tag != 8 | _VARINT:
-                raise ValueError("it has a field that none has")
-            if end > len(content):
-                raise ValueError("a length leads beyond its end")
-            while place < end and len(found) <= most:
-                number, place = varint(part, place)
-                found.append((number + 2**63) % 2**64 - 2**63)
-    except ValueError as error:
-        raise ValueError(f"it is no tf.Example: {error}") from error
-    return found
+        example = tf.train.Example.FromString(record)
+    except DecodeError as error:
+        raise ValueError("it is no tf.Example") from error
+    require_said_once(record, example.DESCRIPTOR, everywhere=True)
+    size = example.ByteSize()
+    example.DiscardUnknownFields()
+    if example.ByteSize() != size:
+        raise ValueError("it is no tf.Example: it has a field that none has")
+    return example.features.feature
 
 
-def _label(feature: tuple[int, memoryview], name: str) -> int:
+def _label(feature: tf.train.Feature, name: str) -> int:
     """Returns the one integer of a feature."""
-    kind, content = feature
-    with contextlib.suppress(ValueError):
-        values = _integers(content, 1) if kind == 3 else []
-        if len(values) == 1 and values[0] >= 0:
-            return values[0]
+    values = feature.int64_list.value
+    if len(values) == 1 and values[0] >= 0:
+        return values[0]
     raise ValueError(f"the feature {name!r} is the label, and must be one integer, at least 0")

@@ -18,12 +18,13 @@ from keras_curv.saved_model import limits
 _FIXED = {1: 8, 5: 4}  # bytes of the wire types that have no length
 
 
-def require_said_once(content: bytes, kind: Descriptor) -> None:
+def require_said_once(content: bytes, kind: Descriptor, *, everywhere: bool = False) -> None:
     """Refuses a message that says something twice, in any part that has tables.
 
     Args:
         content: that has been parsed as such a message.
         kind: of the message.
+        everywhere: looks at all other parts, too.
 
     Raises:
         InputError: it does, or has too many parts.
@@ -32,11 +33,11 @@ def require_said_once(content: bytes, kind: Descriptor) -> None:
     waiting = [(memoryview(content), kind)]
     while waiting:
         part, kind = waiting.pop()
-        known, seen = _known(kind), set()
+        known, seen = _known(kind, everywhere), set()
         for number, value in _fields(part):
             fields += 1
             if fields > limits.FIELDS:
-                limits.require_at_most(fields, limits.FIELDS, "the graph, in fields,")
+                limits.require_at_most(fields, limits.FIELDS, "the message, in fields,")
             if number not in known:
                 continue  # of a newer TensorFlow
             field, said, is_table, inner = known[number]
@@ -52,17 +53,19 @@ def require_said_once(content: bytes, kind: Descriptor) -> None:
 
 
 @functools.cache
-def _known(kind: Descriptor) -> dict[int, tuple[FieldDescriptor, Any, bool, Descriptor | None]]:
+def _known(
+    kind: Descriptor, everywhere: bool
+) -> dict[int, tuple[FieldDescriptor, Any, bool, Descriptor | None]]:
     """Returns the fields of a message by number.
 
     With each one: what must not be said twice, its number or the name of the choice that it is one
-    of (None: it may be repeated); whether it is a table; and its kind, if that may have tables.
+    of (None: it may be repeated); whether it is a table; and its kind, if that is looked at.
     """
     known = {}
     for number, field in kind.fields_by_number.items():
         choice, inner = field.containing_oneof, field.message_type
         said: int | str | None = number if choice is None else choice.name
-        tables = inner is not None and _has_tables(inner)
+        tables = inner is not None and (everywhere or _has_tables(inner))
         said = None if field.is_repeated else said
         known[number] = field, said, _is_table(field), inner if tables else None
     return known
@@ -112,7 +115,7 @@ def _fields(part: memoryview) -> Iterator[tuple[int, Any]]:
             number, place = varint(part, place)
             size = number if wire == 2 else 0
         else:
-            raise InputError("it has a group, which no writer of a SavedModel makes")
+            raise InputError("it has a group, which no writer makes")
         yield tag >> 3, part[place : place + size] if wire else number
         place += size
 

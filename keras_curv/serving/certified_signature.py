@@ -1,10 +1,10 @@
 """A SavedModel that certifies what it serves: a second signature, beside the model's own.
 
 `serving_default` is the model at inference. `certified` returns the same logits
-with their class and a radius that `certificates/one_gradient.py` proves, in the same forward pass
+with their class and a radius that `serving/one_gradient.py` proves, in the same forward pass
 and one batched backward pass, in which a convolution, or whatever else the reader folds, is the
 matrix it was read as, stored beside the model's own weights: dense, or where that would be too
-large, its filters and where they are. Both consist of ops that `reading/pure_ops.py` allows, so
+large, its filters and where they are. Both consist of ops that `pure_ops.py` allows, so
 that `keras_curv certify` reads the directory as any other.
 """
 

@@ -154,8 +154,6 @@ def test_success_rates_are_those_of_the_parts(digits):
         (dict(batch_size="1"), "batch_size must be an integer, at least 1. Received: '1'"),
         (dict(seed=0.5), "seed must be an integer, at least 0. Received: 0.5"),
         (dict(tolerance=None), "tolerance must be from 0 to 1. Received: None"),
-        (dict(radii=[0.5]), "no option 'radii' here; there are: method, guarantee,"),
-        (dict(methode="crc"), "did you mean 'method'"),
         (dict(decide=[0.5, "1"]), "a radius to decide must be a positive number. Received: '1'"),
     ],
 )

@@ -146,19 +146,19 @@ def test_features_that_are_no_slice_are_refused(case, tmp_path):
 
 
 HOSTILE = {
-    "cut off": (GOOD[:-1], "beyond its end"),
-    "a lying length": (b"\x0a\xff\xff\xff\xff\x0f", "beyond its end"),
-    "an endless number": (b"\x0a" + b"\xff" * 20, "too many digits"),
-    "deep nesting": (NEST, "is no tf.Example|is no text"),
-    "two of one name": (_features(_entry(b"x", ONE), _entry(b"x", ONE)), "two features 'x'"),
-    "two lists": (_features(_entry(b"x", ONE + _message(3, b"\x08\x01"))), "'x' has two lists"),
-    "a list twice": (_features(_entry(b"x", ONE + ONE)), "said twice"),
-    "features twice": (_features(_entry(b"x", ONE)) * 2, "said twice"),
+    "cut off": (GOOD[:-1], "is no tf.Example"),
+    "a lying length": (b"\x0a\xff\xff\xff\xff\x0f", "is no tf.Example"),
+    "an endless number": (b"\x0a" + b"\xff" * 20, "is no tf.Example"),
+    "deep nesting": (NEST, "is no tf.Example"),
+    "two of one name": (_features(_entry(b"x", ONE), _entry(b"x", ONE)), "feature twice"),
+    "two lists": (_features(_entry(b"x", ONE + _message(3, b"\x08\x01"))), "int64_list twice"),
+    "a list twice": (_features(_entry(b"x", ONE + ONE)), "float_list twice"),
+    "features twice": (_features(_entry(b"x", ONE)) * 2, "features twice"),
     "an unknown field": (_features(_entry(b"x", ONE)) + _message(9, b""), "a field that none has"),
-    "a group": (b"\x0b\x0c", "a field that none has"),
+    "a group": (b"\x0b\x0c", "has a group"),
     "doubles": (_features(_entry(b"x", _message(2, b"\x09" + b"\0" * 8))), "that none has"),
-    "half a float": (_features(_entry(b"x", _message(2, _message(1, b"abc")))), "cut off"),
-    "a name of no text": (_features(_entry(b"\xff", ONE)), "is no text"),
+    "half a float": (_features(_entry(b"x", _message(2, _message(1, b"abc")))), "is no tf.Example"),
+    "a name of no text": (_features(_entry(b"\xff", ONE)), "is no tf.Example"),
     "too many numbers": (example(x=[1.0, 2.0]), "'x' has 2 numbers, and 1 are wanted"),
     "no numbers": (example(x=[]), "'x' has 0 numbers"),
     "integers": (example(x=[1]), "'x' has integers, and floats are wanted"),
@@ -189,11 +189,11 @@ def test_huge_counts_take_no_memory_and_little_time(tmp_path):
     for record in (_features(_entry(b"x", _message(2, alone))), many):
         path = write(tmp_path / "x.tfrecord", record)
         start = time.process_time()
-        with pytest.raises(InputError, match="more than .* parts"):
+        with pytest.raises(InputError, match="in fields, is too large"):
             TFExamples(path).read({"x": (1,)})
         assert time.process_time() - start < 5.0
         tracemalloc.start()
-        with pytest.raises(InputError, match="more than .* parts"):
+        with pytest.raises(InputError, match="in fields, is too large"):
             TFExamples(path).read({"x": (1,)})
         assert tracemalloc.get_traced_memory()[1] < 2**28
         tracemalloc.stop()
