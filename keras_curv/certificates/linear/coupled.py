@@ -124,6 +124,38 @@ class CoupledCertificate(BallBoundCertificate):
         asked: np.ndarray,
     ) -> np.ndarray:
         """See `BallBoundCertificate`."""
+        balls = self._bounded(centres, radius)
+        value, rows, constants, error, _ = balls.margins(label, rivals, asked)
+        pairs = np.nonzero(asked & centres.chosen(rivals))
+        if len(pairs[0]):  # what proved other balls may prove this one
+            start = centres.witness(pairs[0], rivals[pairs])
+            row, constant, off = (part[pairs][:, None] for part in (rows, constants, error))
+            ascent = Ascent(balls.take(pairs[0]), row, constant, off, start)
+            found = ascent.bound()
+            value[pairs] = np.fmax(value[pairs], found)
+            centres.remember_some(pairs[0], rivals[pairs], found > 0.0, ascent.now)
+        # Near 0, too, so that the search sees one smooth function.
+        centre, _ = centres.network.margins(*map(tf.constant, (centres.x, label, rivals)))
+        waiting, some = asked & ~(value > _NEAR * centre.numpy()), np.flatnonzero(asked.any(axis=1))
+        while len(some):
+            # Until the least one has been improved, or one proves nothing: others do not count.
+            least = np.where(asked, value, np.inf)[some].argmin(axis=1)
+            left = waiting[some, least]
+            some, least = some[left], least[left]
+            if not len(some):
+                break
+            pairs, against = (some, least), rivals[some, least]
+            start, unknown = centres.witness(some, against), ~centres.chosen(rivals)[pairs]
+            row, constant, off = (part[pairs][:, None] for part in (rows, constants, error))
+            found, best = ascend(balls.take(some), row, constant, off, start)
+            centres.remember_some(some, against, (found > 0.0) | unknown, best)
+            value[pairs] = np.fmax(value[pairs], found)
+            waiting[pairs] = False
+            some = some[value[pairs] > 0.0]
+        return value
+
+    def _bounded(self, centres: _Searched, radius: np.ndarray) -> CoupledBalls:
+        """Returns the balls of these radii with all hidden layers bounded, in a search about."""
         network = centres.network
         plan, anew = Plan.together(network), np.flatnonzero(~centres.near(radius))
         for few in batches(len(anew), entries(network.sizes[:-1]), 8 * NEAR):
@@ -134,48 +166,7 @@ class CoupledCertificate(BallBoundCertificate):
                 part.keep_bounds(at, balls.bounds)
         balls = CoupledBalls(network, plan, centres, radius, relaxation, self._norm)
         balls.set_layers(centres.bounds(radius))
-        value, rows, constants, error, _ = balls.margins(label, rivals, asked)
-        functions = rows, constants, error
-        again = np.nonzero(asked & centres.chosen(rivals))
-        if len(again[0]):
-            start = centres.witness(again[0], rivals[again])
-            row, constant, off = (part[again][:, None] for part in functions)
-            ascent = Ascent(balls.take(again[0]), row, constant, off, start)
-            found = ascent.bound()
-            value[again] = np.fmax(value[again], found)
-            centres.remember_some(again[0], rivals[again], found > 0.0, ascent.now)
-        # Near 0, too, so that the search sees one smooth function.
-        centre, _ = network.margins(*map(tf.constant, (centres.x, label, rivals)))
-        waiting, some = asked & ~(value > _NEAR * centre.numpy()), np.flatnonzero(asked.any(axis=1))
-        while len(some):
-            # Until the least one has been improved, or one proves nothing: others do not count.
-            least = np.where(asked, value, np.inf)[some].argmin(axis=1)
-            left = waiting[some, least]
-            some, least = some[left], least[left]
-            if len(some):
-                pairs = some, least
-                found = self._ascend(balls, pairs, rivals[pairs], functions, centres)
-                value[pairs] = np.fmax(value[pairs], found)
-                waiting[pairs] = False
-                some = some[value[pairs] > 0.0]
-        return value
-
-    def _ascend(
-        self,
-        balls: CoupledBalls,
-        pairs: tuple[np.ndarray, np.ndarray],
-        rivals: np.ndarray,
-        functions: tuple[np.ndarray, ...],
-        centres: _Searched,
-    ) -> np.ndarray:
-        """Returns bounds of some pairs by ascent, and remembers what proves something."""
-        some = pairs[0]
-        start = centres.witness(some, rivals)
-        row, constant, off = (part[pairs][:, None] for part in functions)
-        found, best = ascend(balls.take(some), row, constant, off, start)
-        unknown = np.array([known is None for known in centres.recall(some, rivals)], bool)
-        centres.remember_some(some, rivals, (found > 0.0) | unknown, best)
-        return found
+        return balls
 
     def _witness(self, question: Question, centres: Any) -> dict[tuple[int, int], np.ndarray]:
         """See `BallBoundCertificate`."""
