@@ -78,7 +78,7 @@ def with_options(options: _Options, given: dict[str, Any]) -> _Options:
         InputError: there is no such option, or see the options.
     """
     known = [field.name for field in dataclasses.fields(options)]  # type: ignore[arg-type]
-    for name in given.keys() - {*known}:
+    for name in sorted(given.keys() - {*known}):
         near = difflib.get_close_matches(name, known)
         advice = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known)}"
         raise InputError(f"there is no option {name!r} here; {advice}")

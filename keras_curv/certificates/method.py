@@ -208,8 +208,8 @@ def sparing(method: Method, question: Question, spared: int) -> tuple[np.ndarray
     """Proves radii against all rivals except the nearest `spared` ones, which may pass the label.
 
     Whichever rivals are left out, the radii of the others hold. At first those nearest by f/‖∇f‖ at
-    x are left out; then the last of them takes the place of the rival with the smallest radius, as
-    long as its own is larger.
+    x are left out; then the farthest of them takes the place of the rival with the smallest radius,
+    as long as its own is larger.
 
     Returns:
         The rivals that are held, `(n, rivals − spared)`, and radii against them, without
