@@ -41,10 +41,11 @@ def require_said_once(content: bytes, kind: Descriptor, *, everywhere: bool = Fa
             if number not in known:
                 continue  # of a newer TensorFlow
             field, said, is_table, inner = known[number]
-            if inner is not None:
-                waiting.append((value, inner))
-            if is_table:
-                said = number, _key(value, field)
+            if isinstance(value, memoryview):  # else it is of another type, which no reader takes
+                if inner is not None:
+                    waiting.append((value, inner))
+                if is_table:
+                    said = number, _key(value, field)
             if said is None:
                 continue
             if said in seen:
@@ -92,11 +93,13 @@ def _has_tables(kind: Descriptor) -> bool:
 
 def _key(entry: memoryview, field: FieldDescriptor) -> bytes | int:
     """Returns the key of an entry of a table; "" or 0 where it has none, as a reader does."""
-    keys = [value for number, value in _fields(entry) if number == 1]
+    text = field.message_type.fields_by_number[1].cpp_type == _STRING
+    found = (value for number, value in _fields(entry) if number == 1)
+    keys = [value for value in found if isinstance(value, memoryview) == text]
     if len(keys) > 1:
         raise InputError(f"it says a key of {field.full_name} twice")
     if not keys:
-        return b"" if field.message_type.fields_by_number[1].cpp_type == _STRING else 0
+        return b"" if text else 0
     return keys[0] if isinstance(keys[0], int) else bytes(keys[0])
 
 
@@ -110,13 +113,14 @@ def _fields(part: memoryview) -> Iterator[tuple[int, Any]]:
         tag, place = varint(part, place)
         wire = tag & 7
         if wire in _FIXED:
-            number, size = 0, _FIXED[wire]
+            size = _FIXED[wire]
+            number = int.from_bytes(part[place : place + size], "little")
         elif wire in (0, 2):
             number, place = varint(part, place)
             size = number if wire == 2 else 0
         else:
             raise InputError("it has a group, which no writer makes")
-        yield tag >> 3, part[place : place + size] if wire else number
+        yield tag >> 3, part[place : place + size] if wire == 2 else number
         place += size
 
 

@@ -155,6 +155,7 @@ HOSTILE = {
     "a list twice": (_features(_entry(b"x", ONE + ONE)), "float_list twice"),
     "features twice": (_features(_entry(b"x", ONE)) * 2, "features twice"),
     "an unknown field": (_features(_entry(b"x", ONE)) + _message(9, b""), "a field that none has"),
+    "features as a number": (b"\x08\x01", "a field that none has"),
     "a group": (b"\x0b\x0c", "has a group"),
     "doubles": (_features(_entry(b"x", _message(2, b"\x09" + b"\0" * 8))), "that none has"),
     "half a float": (_features(_entry(b"x", _message(2, _message(1, b"abc")))), "is no tf.Example"),
