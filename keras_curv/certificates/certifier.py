@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -14,7 +15,7 @@ from keras_curv.certificates.auto import choose_method
 from keras_curv.certificates.category_changes import after_changes
 from keras_curv.certificates.certificate import RIVALS, Certificates, moved_away
 from keras_curv.certificates.float32 import Float32Error
-from keras_curv.certificates.method import no_error
+from keras_curv.certificates.method import Method, ServedError, no_error
 from keras_curv.certificates.options import ProofOptions
 from keras_curv.certificates.other_norms import NormCertificate
 from keras_curv.certificates.smoothing.black_box import certify_smoothed
@@ -40,6 +41,7 @@ from keras_curv.threats.properties.property import ARGMAX, Property
 from keras_curv.threats.threat import PLAIN, Threat
 
 _EXACT_IN_FLOAT32 = (tf.float32, tf.float16, tf.uint8, tf.int8, tf.int16)
+_Rows = slice | np.ndarray
 _CELLS = 2**24  # float64 numbers that a batch may take in one array
 _WORK = 2.0**35  # multiplications that one bound of a whole batch may take: seconds, all in all
 
@@ -98,15 +100,16 @@ class Certifier:
         if self.threat.categories is not None:
             held = held & ~self.threat.categories.of(np.zeros(dim, bool))
         self.fixed = tuple(n for n in self.served.inputs.fixed if held[places[n]].any())
-        network = self.property.network(self.served.network, self.served.head)
-        network = self.threat.network(network, dim)
+        self._held = self.property.network(self.served.network, self.served.head)
+        # A basis that each example has by itself is asked for with a stand-in, for what is refused.
+        stand_in = np.arange(float(dim)) / dim
+        network = self.threat.network(self._held, dim, stand_in)
         error = no_error
         if asked.guarantee == "float32":
             error = _float32_error(self.served, network, self.property, self.threat)
         self._tolerance, self._decide = asked.tolerance, _radii_to_decide(decide)
-        self.method = choose_method(asked.method, network, error, tolerance=asked.tolerance)
-        if self.threat.norm != PLAIN:
-            self.method = NormCertificate(self.method, NORMS[self.threat.norm], error)
+        self._method_of = functools.partial(_method, asked, self.threat.norm, error)
+        self.method = self._method_of(network)
         labels = self.property.labels(network)
         self._labelled = labels > 0
         self._inputs = ServedInputs(self.served, labels)
@@ -188,28 +191,24 @@ class Certifier:
         claimed = self.threat.claimed(served, exact)
         numbers = self.property.numbers(self.served.network, claimed)
         kept = keep and Witnesses(exact, served, self.method.network)
+        how: dict[str, Any] = {"rivals": rivals, "noted": kept.note if kept else None}
 
-        def certified(
-            rows: slice | np.ndarray, x: np.ndarray, label: np.ndarray | None
-        ) -> Certificates:
+        def certified(rows: _Rows, x: np.ndarray, label: np.ndarray | None) -> Certificates:
             whole = np.concatenate([self.threat.coordinates(x), numbers[rows]], axis=1)
-            result = self.method.certify(
-                whole,
-                label,
-                rivals=rivals,
-                seeds=seeds,
-                property=self.property,
-                tolerance=self._tolerance,
-                decide=self._decide,
-                noted=kept.note if kept else None,
-            )
-            result = moved_away(result, moved[rows])
-            # A radius beyond all that the attacker can reach is one of all that there is.
-            away = farthest(self.method.network, whole, NORMS[self.threat.norm])
-            away = up(away + moved[rows])
-            return dataclasses.replace(
-                result, radius=np.where(result.radius > away, np.inf, result.radius)
-            )
+            if not self.threat.by_example:
+                of_all = {**how, "seeds": seeds}
+                return self._proved(self.method, whole, label, moved[rows], **of_all)
+            parts = []
+            for i, example in enumerate(x):
+                one = slice(i, i + 1)
+                network = self.threat.network(self._held, x.shape[1], example)
+                of_one: dict[str, Any] = {
+                    "rivals": rivals,
+                    "seeds": None if seeds is None else seeds[one],
+                }
+                given = whole[one], None if label is None else label[one], moved[rows][one]
+                parts.append(self._proved(self._method_of(network), *given, **of_one))
+            return Certificates.joined(parts)
 
         result = certified(slice(None), served, label)
         if keep and kept:
@@ -219,6 +218,24 @@ class Certifier:
         known = label if label is not None or not self._labelled else result.prediction
         args = self.threat.categories, served, known, result, self.property == ARGMAX
         return after_changes(certified, *args)
+
+    def _proved(
+        self,
+        method: Method,
+        x: np.ndarray,
+        label: np.ndarray | None,
+        moved: np.ndarray,
+        **how: Any,
+    ) -> Certificates:
+        """Certifies what a method's network takes, `(n, dim)`, each at a distance of `moved` from
+        what the certificate is about."""
+        how |= {"property": self.property, "tolerance": self._tolerance, "decide": self._decide}
+        result = moved_away(method.certify(x, label, **how), moved)
+        # A radius beyond all that the attacker can reach is one of all that there is.
+        away = up(farthest(method.network, x, NORMS[self.threat.norm]) + moved)
+        return dataclasses.replace(
+            result, radius=np.where(result.radius > away, np.inf, result.radius)
+        )
 
     def _in_norm(self, length: np.ndarray) -> np.ndarray:
         """Returns the most that a change of such an l2 length has in the norm of the threat."""
@@ -329,6 +346,12 @@ def certify(
     certifier = Certifier(model, columns=columns, decide=decide, **options)
     how: dict[str, Any] = {"rivals": rivals, "seed": seed, "progress": progress}
     return certifier.certify_all(x, y, batch_size=batch_size, **how)
+
+
+def _method(asked: ProofOptions, norm: str, error: ServedError, network: Network) -> Method:
+    """Returns the method of the options for a network, in the norm of the threat."""
+    method = choose_method(asked.method, network, error, tolerance=asked.tolerance)
+    return method if norm == PLAIN else NormCertificate(method, NORMS[norm], error)
 
 
 def _radii_to_decide(decide: Sequence[float] | None) -> tuple[float, ...]:

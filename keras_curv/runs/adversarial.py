@@ -45,9 +45,17 @@ class AdversarialPoints:
     Attributes:
         distance: of the nearest point, of every example, in the norm and the units of the threat;
             0 where the property does not hold at the example, `inf` where none was found.
+
+    Raises:
+        InputError: the threat has a basis by example.
     """
 
     def __init__(self, certifier: Certifier, settings: str = "", *, resume: bool = False):
+        if certifier.threat.by_example:
+            raise InputError(
+                "adversarial points are not searched where each example has a basis by itself; "
+                f"leave them out. Received: {certifier.threat}"
+            )
         self._certifier, self._settings, self._resume = certifier, settings.encode(), resume
         self._rows: list[tuple[int, int, bool]] = []  # prediction, label, whether it holds
         self.distance = np.zeros(0)

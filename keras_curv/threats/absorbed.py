@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -15,6 +16,15 @@ from keras_curv.numerics.spectral import spectral_norm_bound
 def is_exact(factor: np.ndarray) -> np.ndarray:
     """Returns whether products and quotients with a factor are exact, as for powers of 2."""
     return np.abs(np.frexp(factor)[0]) == 0.5
+
+
+def product_in(basis: np.ndarray, kernel: Any) -> tuple[np.ndarray, float]:
+    """Returns Bᵀ W and a bound on the norm of its rounding error; see `subspace`."""
+    product = basis.T @ kernel
+    sizes = norm_bound(basis), norm_bound(kernel)
+    lost = gamma(len(basis) + 4) * sizes[0] * sizes[1]
+    tiny = TINY + TINY * sizes[0] + TINY * sizes[1]
+    return product, lost + 8.0 * len(basis) * math.sqrt(product.size) * tiny
 
 
 def subspace(basis: np.ndarray, first: Affine, dim: int) -> Affine:
@@ -30,11 +40,7 @@ def subspace(basis: np.ndarray, first: Affine, dim: int) -> Affine:
     """
     if len(basis) != dim:
         raise InputError(f"basis must be ({dim}, q). Received: {basis.shape}")
-    kernel = first.kernel[:dim]
-    product = basis.T @ kernel
-    sizes = norm_bound(basis), norm_bound(kernel)
-    lost = gamma(dim + 4) * sizes[0] * sizes[1]
-    lost += 8.0 * dim * math.sqrt(product.size) * (TINY + TINY * sizes[0] + TINY * sizes[1])
+    product, lost = product_in(basis, first.kernel[:dim])
     error = up(first.kernel_error * (1.0 + spectral_norm_bound(basis)) + lost)
     return Affine(np.concatenate([product, first.kernel]), first.bias, error, first.bias_error)
 

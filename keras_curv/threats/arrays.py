@@ -50,6 +50,15 @@ def require_ordered(low: np.ndarray, high: np.ndarray) -> None:
         raise InputError(f"low must not be above high. Received: {ends[0]:g} and {ends[1]:g}")
 
 
+def require_weights(scale: np.ndarray) -> None:
+    """Refuses weights of features that are not positive."""
+    if scale.min() < 1.0 / LARGEST:
+        raise InputError(
+            "weights must be positive; a feature that cannot change is frozen, and no other "
+            f"has one below {1.0 / LARGEST:g}. Received: {scale.min():g}"
+        )
+
+
 def require_basis(basis: np.ndarray) -> None:
     """Refuses what is no matrix of directions."""
     if basis.ndim != 2 or 0 in basis.shape or not basis.any():
@@ -112,6 +121,18 @@ def features_at(frozen: np.ndarray, places: Mapping[str, np.ndarray]) -> np.ndar
         return frozen
     require_named(frozen.tolist(), places, "frozen")
     return np.unique(np.concatenate([places[name].reshape(-1) for name in frozen.tolist()]))
+
+
+def frozen_mask(frozen: np.ndarray, dim: int) -> np.ndarray:
+    """Returns the mask of features that bools or indices name, `(dim,)`; InputError for others."""
+    chosen = features_at(frozen, {}).reshape(-1)
+    if chosen.dtype == bool:
+        return np.array(spread(chosen, dim, "frozen"))
+    if chosen.max() >= dim:
+        raise InputError(
+            f"frozen names feature {chosen.max()}, but there are {dim} (0 to {dim - 1})"
+        )
+    return np.isin(np.arange(dim), chosen)
 
 
 def require_named(names: Iterable[str], places: Mapping[str, np.ndarray], what: str) -> None:

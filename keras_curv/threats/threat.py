@@ -33,23 +33,25 @@ from keras_curv.network.pinned import PinnedNetwork
 from keras_curv.numerics.rounding import UNIT, norm_bound
 from keras_curv.threats.absorbed import is_exact, limits_over, scaled, subspace
 from keras_curv.threats.arrays import (
-    LARGEST,
     box_text,
     digest,
     features,
     features_at,
     features_text,
+    frozen_mask,
     limit,
     numbers,
-    require_basis,
     require_ordered,
+    require_weights,
     says,
     spread,
 )
+from keras_curv.threats.by_example import basis_of, is_by_example, network_around
 from keras_curv.threats.categories import NamedCategories, categories_of
 from keras_curv.threats.norms import L2, NORMS
 
 PLAIN = L2.name
+_ALONE = "a basis says by itself what changes: no scale, frozen, groups, low or high"
 NAMES = ("norm", "scale", "frozen", "basis", "low", "high", "groups", "changes")
 
 
@@ -64,7 +66,8 @@ class Threat:
         scale: weights s > 0 by feature, so that radii are in units of `δ_i / s_i`.
         frozen: features that do not change: bools, indices into the flattened input, or names, of
             inputs of a model with several or of columns of a DataFrame.
-        basis: `(dim, q)`, the directions in which inputs change, as columns.
+        basis: `(dim, q)`, the directions in which inputs change, as columns; or "brightness",
+            "contrast" or both, which each example has by itself (`by_example.py`).
         low, high: limits between which the attacker stays; examples must be between them, too.
         groups: groups of one-hot features, see `Categories`, or their names: of an input that is
             an integer or one-hot, of a feature behind a cut, or a list of names of columns. These
@@ -98,22 +101,16 @@ class Threat:
         self.categories: Any = categories_of(groups, changes)
         self._scale = None if scale is None else numbers(scale, "scale").reshape(-1)
         self._frozen = None if frozen is None else features(frozen)
-        self._basis = None if basis is None else numbers(basis, "basis")
+        self._basis = None if basis is None else basis_of(basis)
         self._low = limit(low, "low", -math.inf)
         self._high = limit(high, "high", math.inf)
         require_ordered(self._low, self._high)
-        if self._scale is not None and self._scale.min() < 1.0 / LARGEST:
-            raise InputError(
-                "weights must be positive; a feature that cannot change is frozen, and no other "
-                f"has one below {1.0 / LARGEST:g}. Received: {self._scale.min():g}"
-            )
+        if self._scale is not None:
+            require_weights(self._scale)
         if self._basis is not None:
             beside = (self._scale, self._frozen, self.categories)
             if any(part is not None for part in beside) or self.confined:
-                raise InputError(
-                    "a basis says by itself what changes: no scale, frozen, groups, low or high"
-                )
-            require_basis(self._basis)
+                raise InputError(_ALONE)
         if self._frozen is not None and self._frozen.dtype == bool and self._frozen.all():
             raise InputError("all features are frozen: there is nothing that an attacker can move")
 
@@ -139,6 +136,11 @@ class Threat:
         return self._basis is not None
 
     @property
+    def by_example(self) -> bool:
+        """Returns whether each example has a basis, and so a network, by itself."""
+        return is_by_example(self._basis)
+
+    @property
     def confined(self) -> bool:
         """Returns whether there is a box."""
         return bool(np.isfinite(self._low).any() or np.isfinite(self._high).any())
@@ -159,10 +161,10 @@ class Threat:
     def text(self) -> str:
         """Returns the threat in words."""
         end = f"‖{NORMS[self.norm].sign} < r"
-        if self._basis is not None:
-            what = (
-                f"changes δ = Bξ with ‖ξ{end}, in a subspace of {self._basis.shape[1]} directions"
-            )
+        if self._basis is not None and self.by_example:
+            what = f"changes of {' and '.join(self._basis)} by ξ, ‖ξ{end}"
+        elif self._basis is not None:
+            what = f"changes Bξ with ‖ξ{end}, in a subspace of {self._basis.shape[1]} directions"
         elif self._scale is not None:
             least, most = self._scale.min(), self._scale.max()
             what = f"changes with ‖δ/s{end}, weights s by feature from {least:g} to {most:g}"
@@ -275,17 +277,7 @@ class Threat:
 
     def factors(self, dim: int) -> tuple[np.ndarray, np.ndarray]:
         """Returns the divisors of inputs, 1 where frozen, and the frozen mask; `(dim,)` each."""
-        fixed = np.zeros(dim, bool)
-        if self._frozen is not None:
-            chosen = features_at(self._frozen, {}).reshape(-1)
-            if chosen.dtype == bool:
-                fixed[:] = spread(chosen, dim, "frozen")
-            elif chosen.max() >= dim:
-                raise InputError(
-                    f"frozen names feature {chosen.max()}, but there are {dim} (0 to {dim - 1})"
-                )
-            else:
-                fixed[chosen] = True
+        fixed = np.zeros(dim, bool) if self._frozen is None else frozen_mask(self._frozen, dim)
         if self.categories is not None:
             fixed |= self.categories.of(fixed)
         if fixed.all():
@@ -299,12 +291,16 @@ class Threat:
         """Returns `low` and `high` of every feature."""
         return spread(self._low, dim, "low"), spread(self._high, dim, "high")
 
-    def network(self, network: Network, dim: int) -> Network:
-        """Returns the network of ξ, or of x/s, whose first `dim` inputs are those of the model.
+    def network(self, network: Network, dim: int, example: np.ndarray | None = None) -> Network:
+        """Returns the network of ξ, or of x/s, whose first `dim` inputs are those of the model;
+        around an example, `(dim,)`, if the basis is made of it.
 
         Raises:
             InputError: the threat is for inputs of another size.
         """
+        if self.by_example:
+            assert example is not None and self._basis is not None
+            return network_around(network, self._basis.tolist(), example)
         limits = self.limits_of(network.dim, dim)
         if self.moves_freely:
             if limits is None:
@@ -348,7 +344,8 @@ class Threat:
     def coordinates(self, x: np.ndarray) -> np.ndarray:
         """Returns the input of `network` at x, `(n, dim)` float64, without other pinned numbers."""
         if self._basis is not None:
-            return np.concatenate([np.zeros((len(x), self._basis.shape[1])), x], axis=1)
+            given = x[:, :0] if self.by_example else x
+            return np.concatenate([np.zeros((len(x), self._basis.shape[-1])), given], axis=1)
         if self.moves_freely:
             return x
         with np.errstate(over="ignore"):

@@ -15,7 +15,12 @@ from keras_curv.threats.threat import NAMES, UNRESTRICTED, Threat
 
 _JSON_BYTES = 2**23  # larger arrays are for .npz
 _NUMBERS = 2**24  # of all arrays; in float64 they are 128 MiB
-_NPZ_KINDS = {"norm": "U", "frozen": "fiub"}  # kinds of dtypes that differ from "fiu"
+_WORDS = ("norm", "frozen", "groups")  # which are no numbers, or not only
+_NPZ_KINDS = {
+    "norm": "U",
+    "frozen": "fiub",
+    "basis": "fiuU",
+}  # kinds of dtypes that differ from "fiu"
 
 
 def load_threat(path: str) -> Threat:
@@ -107,7 +112,7 @@ def _from_json(path: str) -> dict[str, Any]:
         if bool in kinds and (name != "frozen" or len(kinds) > 1):
             raise ValueError(f"{name} has a truth value, which is no number")
     return {
-        key: value if key in ("norm", "frozen", "groups") else _numbers(value)
+        key: value if key in _WORDS else _numbers(value)
         for key, value in found.items()
         if value is not None
     }
