@@ -142,6 +142,7 @@ def fields_of(network: Network, work: float) -> list[list[Field]]:
     reads = None
     for affine in network.affines[:-1]:
         columns.append(scipy.sparse.csc_array(affine.kernel))
+        columns[-1].sum_duplicates()
         through = _places(columns[-1])
         reads = through if reads is None else _places(reads @ through)
         found.append(_fields(columns, reads))
@@ -182,16 +183,23 @@ def _fields(columns: list[scipy.sparse.csc_array], reads: scipy.sparse.csc_array
 
 
 def _part(matrix: scipy.sparse.csc_array, units: np.ndarray) -> tuple[np.ndarray, Any]:
-    """Returns the rows that these columns see, and that part of the matrix."""
-    part, number = matrix[:, units], np.zeros(matrix.shape[0], np.int32)
-    number[part.indices] = 1
-    before = np.flatnonzero(number)
-    number[before] = np.arange(len(before))
-    entries, shape = (part.data, number[part.indices], part.indptr), (len(before), len(units))
-    kernel = scipy.sparse.csc_array(entries, shape=shape)
-    if kernel.nnz * _FEW > shape[0] * shape[1]:
-        return before, kernel.toarray()
-    return before, kernel.tocsr()
+    """Returns the rows that these columns see, and that part of the matrix.
+
+    Units may be hundreds of thousands, most with a part of their own: no step here takes longer
+    for a larger matrix.
+    """
+    starts = matrix.indptr[units]
+    counts = matrix.indptr[units + 1] - starts
+    ends = np.cumsum(counts)
+    entries = np.repeat(starts - ends + counts, counts) + np.arange(ends[-1])
+    before, rows = np.unique(matrix.indices[entries].astype(np.int64), return_inverse=True)
+    data, shape = matrix.data[entries], (len(before), len(units))
+    if len(data) * _FEW > shape[0] * shape[1]:
+        kernel = np.zeros(shape)
+        kernel[rows, np.repeat(np.arange(len(units)), counts)] = data
+        return before, kernel
+    indptr = np.concatenate([[0], ends])
+    return before, scipy.sparse.csc_array((data, rows, indptr), shape=shape).tocsr()
 
 
 def _places(matrix: scipy.sparse.csc_array) -> scipy.sparse.csc_array:
