@@ -35,8 +35,9 @@ def dot(one: Sequence[arb], other: Sequence[arb]) -> arb:
 
 
 def norm(one: Sequence[arb]) -> arb:
-    """Returns the l2 norm of a vector."""
-    return dot(one, one).sqrt() if any(not a.is_zero() for a in one) else ZERO
+    """Returns the l2 norm of a vector; where it may be 0, an upper bound."""
+    square = dot(one, one)
+    return square.sqrt() if square >= 0 else arb(up(square)).sqrt()
 
 
 def within(error: arb) -> arb:

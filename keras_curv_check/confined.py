@@ -137,7 +137,8 @@ def minorant_left(
     """Returns what is left of a margin at a radius.
 
     That is `A − hr − (κ/2)r²` of theorem 2.1; where the attacker cannot go anywhere,
-    `S(λ) − λr²/2` of theorem 27.1, for about the best λ.
+    `S(λ) − λr²/2` of theorem 27.1, for about the best λ; each way that an entry can go is bounded
+    by itself, as in its proof.
 
     Args:
         margin, gradient: at the point.
@@ -153,36 +154,33 @@ def minorant_left(
     h = [g + bend * d for g, d in zip(gradient, moved, strict=True)]
     if room is None:
         return a - norm(h) * radius - bend / 2 * radius * radius
-    size = ups([abs(entry) for entry in h])
-    raised, fallen = (np.array([bool(s * entry > 0) for entry in h]) for s in (1, -1))
-    either = np.maximum(*room.limits), np.minimum(*room.dead)
-    along = [
-        np.where(raised, parts[1], np.where(fallen, parts[0], both))
-        for parts, both in zip((room.limits, room.dead), either, strict=True)
-    ]
+    # Of a move up, and down: how steeply the margin falls, how far it goes, and its dead zone.
+    ways = [*zip((ups([-g for g in h]), ups(h)), room.limits, room.dead, strict=True)]
 
     def left(multiplier: float) -> float:
         """About `S(λ) − λr²/2`, in float64: to look where to go."""
-        curve = multiplier * room.cost**2 - float(bend)
-        limit, dead = (np.where(curve > 0.0, *pair) for pair in zip(along, either, strict=True))
-        slope, start = size - multiplier * room.cost * dead, multiplier * dead**2 / 2
-        with np.errstate(all="ignore"):
-            far = np.where(curve > 0.0, np.minimum(np.maximum(slope / curve, 0.0), limit), limit)
-            fall = start - slope * far + curve * far * far / 2
-        fall = np.where(np.isnan(fall), -np.inf, np.minimum(fall, 0.0))
-        total = float(np.where(far > 0.0, fall, 0.0).sum())
-        return float(a) + total - multiplier / 2 * float(radius) ** 2
+        curve, falls = multiplier * room.cost**2 - float(bend), []
+        for size, limit, dead in ways:
+            slope, start = size - multiplier * room.cost * dead, multiplier * dead**2 / 2
+            with np.errstate(all="ignore"):
+                far = np.where(curve > 0.0, np.clip(slope / curve, 0.0, limit), limit)
+                fall = start - slope * far + curve * far * far / 2
+            fall = np.where(np.isnan(fall), -np.inf, np.minimum(fall, 0.0))
+            falls.append(np.where(far > 0.0, fall, 0.0))
+        return float(a) + float(np.minimum(*falls).sum()) - multiplier / 2 * float(radius) ** 2
 
-    best = _best(left, max(2.0 * float(a) / float(radius) ** 2, 1e-300))
-    convex = [bool(best * arb(b) ** 2 >= bend) for b in room.cost.tolist()]
-    chosen = [np.where(convex, *pair).tolist() for pair in zip(along, either, strict=True)]
-    parts = zip(size.tolist(), room.cost.tolist(), *chosen, strict=True)
-    total = sum((_fall(arb(best), bend, *map(arb, part)) for part in parts), ZERO)
+    best = arb(_best(left, max(2.0 * float(a) / float(radius) ** 2, 1e-300)))
+    cost = vector(room.cost)
+    sides = [
+        [_fall(best, bend, *entry) for entry in zip(cost, *map(vector, way), strict=True)]
+        for way in ways
+    ]
+    total = sum((one.min(other) for one, other in zip(*sides, strict=True)), ZERO)
     return a + total - best * radius * radius / 2
 
 
-def _fall(multiplier: arb, bend: arb, size: arb, cost: arb, limit: arb, dead: arb) -> arb:
-    """Bounds φ_i from below; all numbers are exact."""
+def _fall(multiplier: arb, bend: arb, cost: arb, size: arb, limit: arb, dead: arb) -> arb:
+    """Bounds φ_i from below, of moves to one side; all numbers are exact."""
     if limit.is_zero():
         return ZERO
     curve = multiplier * cost * cost - bend

@@ -14,7 +14,7 @@ from keras_curv_check.files import NetworkFile
 from keras_curv_check.network import Network
 from keras_curv_check.norms import Matrix
 
-_STEPS = 40  # of a search for a point
+_STEPS, _SHARE = 60, 0.8  # of a search for a point, and of each step
 
 
 class Stages:
@@ -53,12 +53,16 @@ class Stages:
         """
         features = [s.value(z) for s, z in zip(self._layer, pre[self._depth - 1], strict=True)]
         kappa, radius = self._curvature(label, rival), self._lipschitz * radius
-        centre = point = np.array([float(entry) for entry in features])
+        centre = np.array([float(entry) for entry in features])
+        far = np.zeros(len(centre))
         for _ in range(_STEPS):
-            inner, ((*logits,),) = self._head.forward([vector(point)])
+            point = vector(centre + far)
+            inner, ((*logits,),) = self._head.forward([point])
             (gradient,) = self._head.gradients(inner, [0], [(label, rival)])
-            moved = [a - b for a, b in zip(vector(point), features, strict=True)]
+            moved = [a - b for a, b in zip(point, features, strict=True)]
             margin = logits[label] - logits[rival]
             yield minorant_left(margin, gradient, moved, kappa, radius, None)
-            h = np.array([float(g - kappa * d) for g, d in zip(gradient, moved, strict=True)])
-            point = centre - float(radius) * h / max(float(np.linalg.norm(h)), 1e-200)
+            # The best point is −ηg away, where η is at most 1/κ and g the gradient there.
+            g = np.array([float(entry) for entry in gradient])
+            size, bend = max(float(np.linalg.norm(g)), 1e-200), max(float(kappa), 1e-200)
+            far += _SHARE * (-min(float(radius) / size, 1.0 / bend) * g - far)
