@@ -118,7 +118,8 @@ class Box(NamedTuple):
 
     def image(self, affine: Affine) -> tuple[np.ndarray, np.ndarray]:
         """Returns least and largest `a W + b`, `(n, fan_out)`, rounded outward; ±∞ on overflow."""
-        return self._image(affine.kernel, affine.bias, affine.kernel_error, affine.bias_error)
+        kernel = affine.thin_kernel
+        return self._image(kernel, affine.bias, affine.kernel_error, affine.bias_error)
 
     def margins(self, last: Affine, rows: np.ndarray, constants: np.ndarray) -> np.ndarray:
         """Returns lower bounds on `z_label − z_rival`, `(n, k)`, for the network's `margin_map`."""

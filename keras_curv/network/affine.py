@@ -21,7 +21,9 @@ from keras_curv.numerics.rounding import (
 )
 from keras_curv.numerics.spectral import Gram, spectral_norm_bound
 
-_THIN = 16  # entries of a dense matrix for each that is not 0 of a sparse one
+# Entries of a dense matrix for each that is not 0 of a sparse one, where products take as long:
+# with many vectors; and with few, for which a dense matrix is read as often.
+_THIN, _SPARSE = 16, 8
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -116,13 +118,13 @@ class Affine:
 
     @property
     def is_thin(self) -> bool:
-        """Returns whether most entries are 0, so that `thin_kernel` is sparse."""
+        """Returns whether products with many vectors, too, are quicker by `thin_kernel`."""
         return self.is_sparse or self.pass_work < self.kernel.size
 
     @functools.cached_property
     def thin_kernel(self) -> Any:
-        """Returns the kernel for products with vectors: sparse where most entries are 0."""
-        if self.is_sparse or not self.is_thin:
+        """Returns the kernel for products with few vectors: sparse where most entries are 0."""
+        if self.is_sparse or np.count_nonzero(self.kernel) * _SPARSE >= self.kernel.size:
             return self.kernel
         return scipy.sparse.csr_array(self.kernel)
 
@@ -131,6 +133,13 @@ class Affine:
         """Returns the transpose of `thin_kernel`."""
         thin = self.thin_kernel
         return thin.T.tocsr() if scipy.sparse.issparse(thin) else thin.T
+
+    @functools.cached_property
+    def _thin_absolute(self) -> Any:
+        """Returns |W| as `thin_kernel` has it; None for a dense array, which is not kept."""
+        if self.is_sparse:
+            return self.absolute
+        return abs(self.thin_kernel) if scipy.sparse.issparse(self.thin_kernel) else None
 
     @functools.cached_property
     def row_norms(self) -> np.ndarray:
@@ -165,7 +174,7 @@ class Affine:
     def _squares(self) -> tuple[float, Any]:
         """Returns the largest entry, and the squares of all in units of it."""
         largest = float(self.absolute.max()) or 1.0
-        return largest, (self.kernel / largest) ** 2
+        return largest, (self.thin_kernel / largest) ** 2
 
     @functools.cached_property
     def frobenius(self) -> float:
@@ -175,7 +184,8 @@ class Affine:
     def largest(self, sizes: np.ndarray) -> np.ndarray:
         """Bounds the entries of `|a| |W| + |b|` from above where `|a| ≤ sizes`: `(n, out)`."""
         folding = self.kernel_error * sizes.sum(axis=1, keepdims=True) + self.bias_error
-        return up(sizes @ self.absolute + np.abs(self.bias) + folding, self.fan_in + 8)
+        absolute = self.absolute if self._thin_absolute is None else self._thin_absolute
+        return up(sizes @ absolute + np.abs(self.bias) + folding, self.fan_in + 8)
 
     @property
     def is_zero(self) -> bool:

@@ -28,13 +28,9 @@ _Span = tuple[int, int]  # from one hidden layer to another, both included, coun
 
 
 class Vectors(NamedTuple):
-    """Vectors of power iteration, each list by spans or kernels; constants to the gradient.
+    """Vectors of power iteration, each list by spans or kernels; constants to the gradient."""
 
-    Attributes:
-        pairs: a row for each class pair, in the order of `CurvatureEstimate.pairs`.
-    """
-
-    pairs: list[tf.Tensor]
+    pairs: list[tf.Tensor]  # a row for each class pair, in the order of `CurvatureEstimate.pairs`
     products: list[tf.Tensor]
     kernels: list[tf.Tensor]
 

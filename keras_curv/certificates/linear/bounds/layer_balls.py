@@ -60,7 +60,9 @@ class UnitMoves(NamedTuple):
     # receptive field has
     reach: np.ndarray
     place: np.ndarray  # each asked unit's row in the matrices, `(n, N)`
-    matrices: list[np.ndarray]  # for the input and each layer before, `(n, units, N_j)`
+    # for the input and each layer before, `(n, units, columns)`, of a layer before the columns of
+    # its units that are not linear: all others are 0
+    matrices: list[np.ndarray]
     # whether the matrices have these rows, for which there may be too many units, `(n,)`
     fits: np.ndarray
     error: np.ndarray  # bounds of what the computed rows are off by, `(n, N)`
@@ -77,19 +79,23 @@ def entries(sizes: Sequence[int]) -> int:
 
 
 def estimated_norms(stack: np.ndarray) -> np.ndarray:
-    """Estimates the spectral norm of each matrix of `(n, rows, columns)`.
+    """Estimates the spectral norm of each matrix of `(n, rows, columns)`, in float32.
 
     Zero rows, which pad the matrices of a batch, change no estimate.
     """
-    turned = stack.transpose(0, 2, 1)
-    gram = stack @ turned if stack.shape[1] < stack.shape[2] else turned @ stack
+    largest = np.maximum(np.abs(stack).max(axis=(1, 2), initial=0.0), TINY)
+    scaled = np.empty(stack.shape, np.float32)
+    np.divide(stack, largest[:, None, None], out=scaled, casting="same_kind")
+    turned = scaled.transpose(0, 2, 1)
+    gram = scaled @ turned if stack.shape[1] < stack.shape[2] else turned @ scaled
+
+    def product(v: np.ndarray) -> np.ndarray:
+        return (v.astype(np.float32)[:, None] @ gram)[:, 0].astype(np.float64)
+
     start = np.random.default_rng(0).standard_normal(gram.shape[1])
-    value, _ = lanczos.largest_eigenpairs(
-        lambda v: (v[:, None] @ gram)[:, 0],
-        gram.shape[:2],
-        start=np.where(np.einsum("nii->ni", gram) > 0.0, start, 0.0),
-    )
-    return _MARGIN * np.sqrt(np.maximum(value, 0.0))
+    used = np.einsum("nii->ni", gram) > 0.0
+    value, _ = lanczos.largest_eigenpairs(product, gram.shape[:2], start=np.where(used, start, 0.0))
+    return _MARGIN * largest * np.sqrt(np.maximum(value, 0.0))
 
 
 def proved_norms(stack: np.ndarray) -> np.ndarray:
@@ -146,7 +152,14 @@ def unit_moves(
     sizes = network.sizes[: len(before) + 1]
     fits = counts * sum(sizes) <= _LARGEST
     most = int(counts.max(where=fits, initial=0))
-    matrices = [np.zeros((len(asked), most, size)) for size in sizes]
+    bent = [np.ones((len(asked), sizes[0]), bool), *(moves.root > 0.0 for moves in before)]
+    widths = [int(each.sum(axis=1).max(initial=0)) for each in bent]
+    # The columns of linear units share one place behind the others.
+    columns = [
+        np.where(each, np.cumsum(each, axis=1) - 1, width)
+        for each, width in zip(bent, widths, strict=True)
+    ]
+    matrices = [np.zeros((len(asked), most, width + 1)) for width in widths]
     for field in fields:
         for of, at, units, rows in field.shares(asked):
             # The stored kernel of the layer itself is off, too.
@@ -159,10 +172,12 @@ def unit_moves(
                 ball = radius[of, None] if layer is None else before[layer].ball[of]
                 far += row_norms(part) * ball
                 index = 0 if layer is None else layer + 1
-                columns = field.seen[index][at[kept[0]]]
-                matrices[index][of[kept[0], None], row, columns] = part[kept]
+                example = of[kept[0], None]
+                column = columns[index][example, field.seen[index][at[kept[0]]]]
+                matrices[index][example, row, column] = part[kept]
             some = of[wanted[0]], units[wanted]
             reach[some], error[some] = up(far + lost, 32)[wanted], lost[wanted]
+    matrices = [each[..., :width] for each, width in zip(matrices, widths, strict=True)]
     return UnitMoves(reach, place, matrices, fits, error)
 
 
@@ -237,6 +252,8 @@ def _ball_of_known(
     balls = [radius, *(moves.ball[:, 0] for moves in before)]
     total = up(lost)
     for matrix, ball in zip(moved.matrices, balls, strict=True):
+        if not matrix.shape[2]:  # all units are linear
+            continue
         for some in batches(len(matrix), most * matrix.shape[2], NEAR):
             part = np.take_along_axis(matrix[some], place[some, :, None], axis=1)
             part *= weight[some, :, None]
