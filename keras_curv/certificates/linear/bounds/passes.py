@@ -17,6 +17,8 @@ from keras_curv.numerics.rows import dot, row_norms
 from keras_curv.threats.confined import Reach
 from keras_curv.threats.norms import Norm
 
+_FEW = 0.7  # largest part of a layer's units that are coupled for which the others are left out
+
 
 class BoundedLayer(NamedTuple):
     """The bounds of one hidden layer on the balls around n examples."""
@@ -97,9 +99,7 @@ class BoundedLayer(NamedTuple):
         if self.coupling is not None and self.coupling.units.any():
             bent = self.coupling.bent(rows)
             if chosen is None:
-                multiplier = self.coupling.multipliers(bent)
-                slopes = self.coupling.slopes(bent, multiplier)
-                together, lost = self.coupling.offset(bent, slopes, multiplier)
+                slopes, together, lost = _least_loss(self.coupling, bent)
             else:
                 slopes, turns, multiplier, shared = chosen
                 together, lost = self.coupling.offset(bent, slopes, multiplier, shared)
@@ -125,6 +125,30 @@ class BoundedLayer(NamedTuple):
             + size * self.folding
             + self.underflow[:, None]
         )
+
+
+def _least_loss(coupling: Coupling, bent: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns the slopes that lose least at the centre, about, and `Coupling.offset` of these.
+
+    Where most units are not coupled, they are left out on the way.
+
+    Args:
+        coupling: the coupled units.
+        bent: their coefficients, `(n or 1, m, N)`.
+    """
+    most = int(coupling.units.sum(axis=1).max())
+    few = most <= _FEW * bent.shape[2] and len(bent) == len(coupling.units)
+    at = np.argsort(~coupling.units, axis=1, kind="stable")[:, None, :most]
+    part = coupling.seen(np.arange(len(at)), at[:, 0]) if few else coupling
+    rows = np.take_along_axis(bent, at, axis=2) if few else bent
+    multiplier = part.multipliers(rows)
+    slopes = part.slopes(rows, multiplier)
+    together, lost = part.offset(rows, slopes, multiplier)
+    if few:
+        found = np.zeros_like(bent)
+        np.put_along_axis(found, at, slopes, axis=2)
+        slopes = found
+    return slopes, together, lost
 
 
 class Inputs(NamedTuple):
