@@ -241,7 +241,7 @@ class Coupling(NamedTuple):
         level = np.einsum("nmi,ni->nm", turns, self.others)
         size = row_norms(turns) * norm_bound(self.others, axis=1)[:, None]
         error = gamma(terms + 64) * (size + 2.0 * lost)
-        underflow = 64.0 * TINY * terms * (1.0 + 1.0 / half + half)
+        underflow = 64.0 * TINY * terms * (1.0 / half + half)
         return -(level + lost), error + underflow
 
     def rounding(self, rows: np.ndarray, slopes: np.ndarray, bend: np.ndarray) -> np.ndarray:
@@ -251,7 +251,9 @@ class Coupling(NamedTuple):
         # |s − ẑ| ≤ 2 max(|l|, |u|), and so are ρ, which is no larger, and |ẑ|.
         bent = lam * (4.0 * self.far**2 + self.ball**2)
         error = gamma(terms + 64) * (sizes * self.far + bent)
-        return error + 64.0 * TINY * terms * (1.0 + lam) * (1.0 + self.far**2 + sizes)
+        return error + 64.0 * TINY * terms * (
+            1.0 + lam
+        )  # squares are multiplied by λ, nothing else
 
 
 def coupling_of(
