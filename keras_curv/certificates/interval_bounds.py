@@ -118,7 +118,8 @@ class Box(NamedTuple):
 
     def image(self, affine: Affine) -> tuple[np.ndarray, np.ndarray]:
         """Returns least and largest `a W + b`, `(n, fan_out)`, rounded outward; ±∞ on overflow."""
-        kernel = affine.thin_kernel
+        thin = affine.is_thin_for(len(self.centre))
+        kernel = affine.thin_kernel if thin else affine.kernel
         return self._image(kernel, affine.bias, affine.kernel_error, affine.bias_error)
 
     def margins(self, last: Affine, rows: np.ndarray, constants: np.ndarray) -> np.ndarray:

@@ -22,8 +22,8 @@ from keras_curv.numerics.rounding import (
 from keras_curv.numerics.spectral import Gram, spectral_norm_bound
 
 # Entries of a dense matrix for each that is not 0 of a sparse one, where products take as long:
-# with many vectors; and with few, for which a dense matrix is read as often.
-_THIN, _SPARSE = 16, 8
+# with many vectors; and with so few that a dense matrix takes as long to read.
+_THIN, _SPARSE, _FEW = 16, 8, 8
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -118,8 +118,13 @@ class Affine:
 
     @property
     def is_thin(self) -> bool:
-        """Returns whether products with many vectors, too, are quicker by `thin_kernel`."""
+        """Returns whether most entries are 0: products are quicker by `thin_kernel`."""
         return self.is_sparse or self.pass_work < self.kernel.size
+
+    def is_thin_for(self, count: int) -> bool:
+        """Returns whether products with so many vectors are quicker by `thin_kernel`, if that is
+        sparse at all."""
+        return self.is_thin or count <= _FEW
 
     @functools.cached_property
     def thin_kernel(self) -> Any:
@@ -184,7 +189,8 @@ class Affine:
     def largest(self, sizes: np.ndarray) -> np.ndarray:
         """Bounds the entries of `|a| |W| + |b|` from above where `|a| ≤ sizes`: `(n, out)`."""
         folding = self.kernel_error * sizes.sum(axis=1, keepdims=True) + self.bias_error
-        absolute = self.absolute if self._thin_absolute is None else self._thin_absolute
+        thin = self._thin_absolute if self.is_thin_for(len(sizes)) else None
+        absolute = self.absolute if thin is None else thin
         return up(sizes @ absolute + np.abs(self.bias) + folding, self.fan_in + 8)
 
     @property

@@ -328,9 +328,9 @@ class Balls:
         affine, used = self.network.affines[index], self.layers[index].sloped
         wanted = self.layers[index - 1].used if index else None
         share = used.mean() * (1.0 if wanted is None else wanted.mean())
-        if affine.is_thin or rows.shape[1] < SAMPLE:
+        if affine.is_thin_for(rows.shape[0] * rows.shape[1]):
             return times(rows, affine.thin_transpose)
-        if share > MOST:
+        if rows.shape[1] < SAMPLE or share > MOST:
             return times(rows, affine.kernel.T)
         return times(rows, affine.kernel.T, used, wanted)
 
