@@ -1,0 +1,350 @@
+"""Faults planted in the proofs of the package: does the checker see each, on a stated input?
+
+    nice python benchmarks/checked_faults.py
+    nice python benchmarks/checked_faults.py --only crown
+
+Each fault changes one line: a charge is dropped, an inequality turned, a constant made smaller.
+With it in place the stated method certifies the stated examples, and `keras_curv_check` reads the
+proofs. A fault is seen if more radii are not proved than without it: of most inputs none is, and of
+some one of 24, where two searches differ. The exit status is 1 if a fault is not seen that `UNSEEN`
+does not explain.
+"""
+
+import argparse
+import contextlib
+import os
+import pathlib
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "check"), str(ROOT / "benchmarks")]
+
+import inspect
+
+import numpy as np
+from mutants import Mutant, imported, in_place
+from proved_again import points_between, random_network, verdicts
+
+from keras_curv.certificates.auto import choose_method
+from keras_curv.network import activations
+from keras_curv.network.affine import Affine
+from keras_curv.network.network import Network
+from keras_curv.network.pinned import PinnedNetwork
+from keras_curv_check.check import NOT_PROVED, OUT_OF_SCOPE, PROVED
+
+COUNT = 24
+LOW, HIGH = -1.5, 1.5  # the box
+
+
+def net(*names: str, seed: int = 3, **errors: float) -> Callable[[], Network]:
+    """A random network of these activations, 6 inputs and 4 classes."""
+    sizes = (6, *(20, 20, 12)[: len(names)], 4)
+    return lambda: random_network(sizes, names, seed, **errors)
+
+
+def narrow(*names: str) -> Callable[[], Network]:
+    """One input, one unit in each layer, two classes, and folding errors of a thousandth.
+
+    Of these the checker's charge, entry by entry, is no larger than the certifier's, in norms.
+    """
+    sizes, errors = (1, *[1] * len(names), 2), {"kernel_error": 1e-3, "bias_error": 1e-3}
+    return lambda: random_network(sizes, names, **errors)
+
+
+def cancelling(name: str) -> Network:
+    """Two units of 1e9 or so, of which the last map takes the difference."""
+    one = random_network((6, 8, 4), (name,), 3)
+    (first, last), bias = one.affines, np.zeros(8)
+    bias[:2] = 1e9
+    kernel = last.kernel.copy()
+    kernel[1] = -kernel[0]
+    maps = [Affine(first.kernel, first.bias + bias), Affine(kernel, last.bias)]
+    return Network(maps, one.activations)
+
+
+def clipped() -> Network:
+    """A smooth network behind a clip of its input, with a boundary inside the cube."""
+    behind = random_network((6, 20, 4), ("softplus",), 3)
+    steep = Affine(4.0 * behind.affines[0].kernel, behind.affines[0].bias)
+    first = Affine(np.diag([1.0, -1.2, 1.1, 0.9, 1.3, 1.0]), np.linspace(-0.1, 0.4, 6))
+    return Network(
+        [first, steep, behind.affines[1]],
+        [activations.get("clip(0.0,1.0)"), *behind.activations],
+    )
+
+
+# Name → method, network, and whether inputs stay in a box.
+INPUTS: dict[str, tuple[str, Callable[[], Network], bool]] = {
+    "lipschitz": ("lipschitz", net("relu", "tanh"), False),
+    "lipschitz, folded": ("lipschitz", narrow("relu"), False),
+    "lipschitz, cancelling": ("lipschitz", lambda: cancelling("relu"), False),
+    "crc": ("crc", net("softplus"), False),
+    "crc, deep": ("crc", net("softplus", "tanh"), False),
+    "crc, folded": ("crc", narrow("softplus"), False),
+    "crc, cancelling": ("crc", lambda: cancelling("softplus"), False),
+    "crc, box": ("crc", net("softplus"), True),
+    "crc, clip": ("crc", clipped, False),
+    "crc_local": ("crc_local", net("softplus"), False),
+    "crc_local, folded": ("crc_local", narrow("softplus"), False),
+    "two_stage": ("two_stage", net("relu", "softplus"), False),
+    "coupled": ("coupled", net("relu", "relu"), False),
+    "coupled, folded": ("coupled", net("relu", "relu", kernel_error=1e-3), False),
+    "coupled, cancelling": ("coupled", lambda: cancelling("relu"), False),
+    "coupled, box": ("coupled", net("relu", "relu"), True),
+    "crown": ("crown", net("relu", "relu"), False),
+    "crown, smooth": ("crown", net("silu", "softplus"), False),
+    "crown, turning": ("crown", net("tanh", "softplus"), False),
+    "crown, folded": ("crown", net("relu", "relu", kernel_error=1e-3), False),
+    "crown, cancelling": ("crown", lambda: cancelling("relu"), False),
+    "crown, box": ("crown", net("tanh", "softplus"), True),
+}
+CRC, LINEAR = "certificates.crc.", "certificates.linear.bounds."
+# Input, module, what stands there, what takes its place.
+FAULTS = (
+    ("lipschitz", "certificates.lipschitz", "left / lipschitz,", "left / (0.999 * lipschitz),"),
+    (
+        "lipschitz",
+        "curvature.liplt",
+        "total = total + activation.spread",
+        "total = activation.spread",
+    ),
+    (
+        "lipschitz, folded",
+        "certificates.lipschitz",
+        "np.full(network.classes, last.kernel_error)",
+        "np.zeros(network.classes)",
+    ),
+    ("lipschitz, folded", "certificates.lipschitz", "- charge  # for", "# for"),
+    ("lipschitz, cancelling", "certificates.lipschitz", "- charge  # for", "# for"),
+    (
+        "crc",
+        CRC + "crc",
+        "np.maximum(-self.curvature.lower, 0.0) +",
+        "np.minimum(-self.curvature.lower, 0.0) +",
+    ),
+    (
+        "crc",
+        CRC + "crc",
+        "np.maximum(-self.curvature.lower, 0.0) +",
+        "0.98 * np.maximum(-self.curvature.lower, 0.0) +",
+    ),
+    ("crc, deep", "curvature.signed", "size = own * self._before", "size = 0.9 * own"),
+    ("crc, deep", "curvature.signed", "return up(size**2, 8)", "return up(0.9 * size**2, 8)"),
+    (
+        "crc, folded",
+        CRC + "proved_radius",
+        "margin_error\n        + gradient_error * distance\n        + ",
+        "",
+    ),
+    (
+        "crc, folded",
+        CRC + "proved_radius",
+        "slope_error = gradient_error + unit",
+        "slope_error = unit",
+    ),
+    (
+        "crc, cancelling",
+        CRC + "proved_radius",
+        "margin_error\n        + gradient_error",
+        "gradient_error",
+    ),
+    (
+        "crc, box",
+        CRC + "crc",
+        "np.maximum(-self.curvature.lower, 0.0) +",
+        "0.9 * np.maximum(-self.curvature.lower, 0.0) +",
+    ),
+    (
+        "crc, clip",
+        CRC + "crc",
+        "np.maximum(-self.curvature.lower, 0.0) +",
+        "np.minimum(-self.curvature.lower, 0.0) +",
+    ),
+    ("crc_local", CRC + "crc_local", "np.minimum(best, radius[of])", "best"),
+    (
+        "crc_local",
+        "curvature.region",
+        "reach = up(radius[:, None] * rows, 8)",
+        "reach = up(0.8 * radius[:, None] * rows, 8)",
+    ),
+    (
+        "crc_local",
+        "curvature.local",
+        "return np.nan_to_num(up(guess + constant, 32)",
+        "return np.nan_to_num(up(0.9 * guess + constant, 32)",
+    ),
+    (
+        "crc_local, folded",
+        CRC + "ball_step",
+        "self._geometry.in_ball(found, place, error)",
+        "self._geometry.in_ball(found._replace(error=[0 * e for e in found.error]), place, error)",
+    ),
+    (
+        "two_stage",
+        CRC + "two_stage",
+        " / self.lipschitz * (1.0 - gamma(8))",
+        " / (0.999 * self.lipschitz)",
+    ),
+    ("coupled", LINEAR + "coupling", "- 0.5 * multiplier[..., 0] * self.ball**2", ""),
+    (
+        "coupled",
+        LINEAR + "coupling",
+        "- 0.5 * multiplier[..., 0] * self.ball**2",
+        "+ 0.5 * multiplier[..., 0] * self.ball**2",
+    ),
+    ("coupled", LINEAR + "coupling", "+ half * self.whole**2", ""),
+    ("coupled", LINEAR + "coupled_balls", "ball = first_ball(", "ball = 0.95 * first_ball("),
+    (
+        "coupled",
+        LINEAR + "coupled_balls",
+        "reach = self._moved.reach + self.centres.errors[index]",
+        "reach = 0.8 * self._moved.reach",
+    ),
+    ("coupled, folded", LINEAR + "passes", "+ size * self.folding\n", ""),
+    (
+        "coupled, cancelling",
+        LINEAR + "passes",
+        "gamma(affine.fan_out + 16)\n            * (",
+        "0.0 * (",
+    ),
+    (
+        "coupled, box",
+        LINEAR + "passes",
+        "least = np.fmax(least, self.norm.least_linear(rows, self.room, self.radius))",
+        "least = 0.8 * np.fmax(least, self.norm.least_linear(rows, self.room, self.radius))",
+    ),
+    (
+        "crown",
+        LINEAR + "passes",
+        "least = -self.radius[:, None] * self.norm.dual(rows)",
+        "least = -0.9 * self.radius[:, None] * self.norm.dual(rows)",
+    ),
+    (
+        "crown",
+        LINEAR + "relaxation",
+        "top = np.maximum(-slope * low, high - slope * high)",
+        "top = np.minimum(0.9 * -slope * low, high - slope * high)",
+    ),
+    (
+        "crown, smooth",
+        LINEAR + "relaxation",
+        "top + up(sag * np.maximum(-bend_low, 0.0), 8)",
+        "top - up(64.0 * sag, 8)",
+    ),
+    (
+        "crown, turning",
+        LINEAR + "tangent_lines",
+        "np.minimum(top - slope * high, least - slope * touch - off)",
+        "least - slope * touch - off",
+    ),
+    (
+        "crown, turning",
+        LINEAR + "tangent_lines",
+        "np.minimum(top - slope * high, least - slope * touch - off)",
+        "top - slope * high",
+    ),
+    ("crown, smooth", LINEAR + "first_layer", "+ 0.5 * kappa * radius**2", ""),
+    (
+        "crown, smooth",
+        LINEAR + "first_layer",
+        "return turned, steep * ROUNDING_SLACK",
+        "return turned, 0.9 * steep * ROUNDING_SLACK",
+    ),
+    (
+        "crown, turning",
+        LINEAR + "tangent_lines",
+        "intercept - RELATIVE * size - ABSOLUTE",
+        "intercept + 0.02",
+    ),
+    ("crown, folded", LINEAR + "passes", "+ size * self.folding\n", ""),
+    (
+        "crown, cancelling",
+        LINEAR + "passes",
+        "gamma(affine.fan_out + 16)\n            * (",
+        "0.0 * (",
+    ),
+    (
+        "crown, box",
+        LINEAR + "passes",
+        "least = np.fmax(least, self.norm.least_linear(rows, self.room, self.radius))",
+        "least = 0.8 * np.fmax(least, self.norm.least_linear(rows, self.room, self.radius))",
+    ),
+    (
+        "crc",
+        "rows.row",
+        "_DOWN.create_decimal(float(radius))",
+        "_DOWN.create_decimal(float(radius) * (1.0 + 2e-8))",
+    ),
+)
+GRID = "a search leaves up to three thousandths of a radius, more than these roundings take"
+# What the checker does not see, and why.
+UNSEEN = {
+    (
+        "crc_local",
+        "np.minimum(best, radius[of])",
+    ): "where the search ends, the ball's radius is what κ proves",
+    ("crown, turning", "np.minimum(top - slope * high, least - slope * touch - off)"): (
+        "slopes are chosen so that both terms are about the same"
+    ),
+    ("coupled, cancelling", "gamma(affine.fan_out + 16)\n            * ("): GRID,
+    ("crown, cancelling", "gamma(affine.fan_out + 16)\n            * ("): GRID,
+}
+
+
+def statuses(name: str) -> list[str]:
+    """Returns what the checker says of each radius of an input."""
+    method, make, boxed = INPUTS[name]
+    network = make()
+    x, header = points_between(network, COUNT), {}
+    certified = network
+    if boxed:
+        limits = np.full(network.dim, LOW), np.full(network.dim, HIGH)
+        certified = PinnedNetwork(network.affines, network.activations, None, limits=limits)
+        box: dict[str, object] = {"low": [LOW], "high": [HIGH]}
+        x, header = np.clip(x, LOW, HIGH), {"threat": "l2 in a box", "box": box}
+    with tempfile.TemporaryDirectory() as folder:
+        args = choose_method(method, certified), x, pathlib.Path(folder), network
+        found = verdicts(*args, **header)[1]
+    return [one.status for one in found if one.status != OUT_OF_SCOPE]
+
+
+def planted(module: str, old: str, new: str) -> Mutant:
+    """Returns a fault as a mutant."""
+    source = inspect.getsource(imported(module))
+    assert source.count(old) == 1, f"{module}: {source.count(old)} times: {old}"
+    line = source[: source.index(old)].count("\n") + 1
+    change = f"{' '.join(old.split())} → {' '.join(new.split()) or 'nothing'}"
+    return Mutant(module, line, change, source.replace(old, new))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--only", default="", help="only inputs with this in their names")
+    args = parser.parse_args()
+    seen, missed = 0, 0
+    for name in (name for name in INPUTS if args.only in name):
+        found = statuses(name)
+        proved = found.count(PROVED)
+        assert proved >= 0.7 * COUNT and proved >= 0.9 * len(found), (name, found)
+        for _, *fault in (fault for fault in FAULTS if fault[0] == name):
+            began, mutant = time.monotonic(), planted(*fault)
+            with in_place(mutant), contextlib.redirect_stderr(None):
+                changed = statuses(name)
+            count = changed.count(NOT_PROVED) - found.count(NOT_PROVED)
+            count, reason = max(count, 0), UNSEEN.get((name, fault[1]))
+            seen, missed = seen + bool(count), missed + (not count and reason is None)
+            said = (
+                f"seen in {count} of {len(changed)}" if count else f"NOT SEEN: {reason or 'why?'}"
+            )
+            print(f"{time.monotonic() - began:5.1f} s  {name}: {mutant.name}  {said}", flush=True)
+    print(f"{seen} seen, {missed} not seen")
+    sys.exit(bool(missed))
+
+
+if __name__ == "__main__":
+    main()
