@@ -131,15 +131,17 @@ def _as_base(flow: Flow, size: int) -> Flow:
 def _scale(one: Flow, other: Flow) -> float:
     """Returns a power of two, about the square root of how much farther `one` moves than `other`.
 
-    It is an estimate, which makes bounds tighter or looser, and never wrong.
+    Root mean squares are compared: where few entries move far, as factors of a normalisation whose
+    variance is small, these lose most of a bound. It is an estimate, which makes bounds tighter or
+    looser, and never wrong.
     """
     with np.errstate(all="ignore"):
-        first, second = (np.abs(np.diff(values, axis=0))[::2] for values in _sampled([one, other]))
+        moved = [np.diff(values, axis=0)[::2] for values in _sampled([one, other])]
+        first, second = (np.sqrt(np.mean(moves**2)) for moves in moved)
         ratio = np.log2(first / second)
-    ratio = ratio[np.isfinite(ratio)]
-    if not len(ratio):
+    if not np.isfinite(ratio):
         return 1.0
-    return float(2.0 ** np.clip(np.rint(np.median(ratio) / 2.0), -_FARTHEST, _FARTHEST))
+    return float(2.0 ** np.clip(np.rint(ratio / 2.0), -_FARTHEST, _FARTHEST))
 
 
 def _sampled(flows: list[Flow]) -> list[np.ndarray]:
