@@ -23,7 +23,7 @@ from keras_curv.network.network import Network
 from keras_curv.network.pinned import PinnedNetwork
 from keras_curv.numerics.rounding import TINY, UNIT, gamma, norm_bound, up
 from keras_curv.threats.absorbed import product_in
-from keras_curv.threats.arrays import numbers, require_basis
+from keras_curv.threats.arrays import LARGEST, numbers, require_basis
 
 DIRECTIONS = ("brightness", "contrast")
 
@@ -62,11 +62,17 @@ def directions(names: Sequence[str], x: np.ndarray) -> tuple[np.ndarray, float]:
         names: some of `DIRECTIONS`.
         x: the example, `(dim,)`, float64.
 
+    Raises:
+        InputError: a number is so large that the sum may overflow.
+
     Example:
         >>> directions(["brightness", "contrast"], np.array([1.0, 3.0]))[0]
         array([[ 1., -1.],
                [ 1.,  1.]])
     """
+    if not np.abs(x).max() <= LARGEST:
+        largest = np.abs(x).max()
+        raise InputError(f"inputs must be at most {LARGEST:g} in size. Received: {largest:g}")
     mean = x[0] if (x == x[0]).all() else math.fsum(x) / len(x)
     columns = {"brightness": np.ones(len(x)), "contrast": x - mean}
     basis = np.stack([columns[name] for name in names], axis=1)

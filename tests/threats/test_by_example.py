@@ -140,6 +140,8 @@ def test_names_are_read_and_others_refused(script, capfd, tmp_path):
     ):
         with pytest.raises(InputError, match=words):
             Threat(**wrong)
+    with pytest.raises(InputError, match="at most 1e\\+150"):
+        directions(["contrast"], np.array([1e308, 1e308, 0.0]))
     rows = tmp_path / "rows.csv"
     run = "--limit=3", f"--threat={path}", "--method=lipschitz", f"--output={rows}"
     code, out, err = call(script, capfd, *run)
