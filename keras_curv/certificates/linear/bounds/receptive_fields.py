@@ -31,7 +31,9 @@ from keras_curv.network.sparse_affine import as_array
 from keras_curv.numerics.rows import dot, times
 
 _FEW = 4  # a matrix stays sparse if at most one of this many entries is stored
-AT_ONCE = 2**18  # numbers in one array
+# Numbers in one array, of which several fit into the cache of a core; four times as many where
+# fewer units would share the reading of a matrix.
+AT_ONCE, _UNITS = 2**16, 32
 
 
 class Field(NamedTuple):
@@ -84,7 +86,8 @@ class Field(NamedTuple):
             wanted: the mask of units to bound, `(n, N)`; some others come, too.
         """
         matrix, widest = as_array(self.kernels[-1]).T, max(part.shape[1] for part in self.seen)
-        of, at, columns, count = _shares(wanted[:, self.units], AT_ONCE // (2 * widest))
+        most = max(AT_ONCE // (2 * widest), min(_UNITS, 4 * AT_ONCE // (2 * widest)))
+        of, at, columns, count = _shares(wanted[:, self.units], most)
         while len(of):
             # All get as many units as the first one, which has most; the next have hardly fewer.
             some = slice(max(1, AT_ONCE // (2 * int(count[0]) * widest)))
