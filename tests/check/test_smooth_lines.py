@@ -89,3 +89,13 @@ def test_minorants_of_the_first_layer(box):
     least = ((points - x) @ rows.T).min(axis=0)
     falls = inputs.falls(rows)
     assert np.all(falls >= -least) and np.all(falls < -1.2 * least)
+
+
+def test_functions_that_bend_up_alone_have_next_to_no_curvature():
+    """Of softplus with weights above 0, κ is 0 but for roundings; of their negatives it is not."""
+    maps = [Map(np.eye(2), np.zeros(2), 0.0, 0.0), Map(np.ones((2, 2)), np.zeros(2), 0.0, 0.0)]
+    first = FirstLayer.of(Network(NetworkFile(maps * 2, [[("softplus", 2)]] * 3, 2, "")))
+    found = first.least_units(Inputs(np.zeros(2), arb(1.0)))
+    tangent, least = 2.0 * np.log(2.0) - np.sqrt(0.5), 2.0 * np.logaddexp(0.0, -np.sqrt(0.5))
+    assert np.all(found[:2] > tangent + 0.05) and np.all(found[:2] <= least)
+    assert np.all(found[2:] < -2.0 * np.log(2.0) - np.sqrt(0.5))
