@@ -201,7 +201,7 @@ TESTS = {
         IN_NORMS + "curvature_in_a_norm",
         IN_NORMS + "curvature_through_equal_units",
     ),
-    "certificates.lipschitz": (LIPSCHITZ,),
+    "certificates.lipschitz": (LIPSCHITZ, OF_NORMS),
 }  # of all others, PROOFS
 # What no test can notice, and why it makes no proof wrong.
 SPARED = {
