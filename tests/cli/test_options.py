@@ -7,6 +7,7 @@ from scripts import load
 
 import keras_curv
 from keras_curv.cli.main import COMMANDS
+from keras_curv.errors import InputError
 from keras_curv.options import accepts, descriptions
 
 OPTIONS = keras_curv.ExampleOptions, keras_curv.RequestOptions, keras_curv.Recipe
@@ -36,7 +37,7 @@ def test_options_are_shown_where_they_are_taken_by_name(taker):
 
 
 def test_an_unknown_option_is_refused_by_name():
-    with pytest.raises(TypeError, match="metod"):
+    with pytest.raises(InputError, match=r"no option 'metod' here; did you mean 'method'\?"):
         keras_curv.Certifier("saved_models/digits", metod="crc")
 
 
