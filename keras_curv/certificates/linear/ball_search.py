@@ -128,9 +128,17 @@ class BallBoundCertificate(Method):
         """Returns the slopes of `Proof` with which a search around these centres ended."""
         return {}
 
-    def _largest(self, question: Question, centres: Any) -> tuple[np.ndarray, np.ndarray]:
+    def _largest(
+        self, question: Question, centres: Any, guess: np.ndarray | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Returns the largest radii with positive bounds, `(n,)`, and the gradients used; where
-        radii are to be decided, just above the largest of these."""
+        radii are to be decided, just above the largest of these.
+
+        Args:
+            question: the question.
+            centres: of its examples.
+            guess: radii to try first, `(n,)`; None: by the slopes at the centres.
+        """
         x, label, rivals, known, goal = question[:5]
         evaluation = self.network.evaluate(tf.constant(x), tf.constant(label), tf.constant(rivals))
         margin = evaluation.margin.numpy()
@@ -141,7 +149,8 @@ class BallBoundCertificate(Method):
             proved = _largest_of(np.sort(goal.decide), bound, known.min(axis=1), goal.ceiling)
             return proved, np.ceil(cost).astype(np.int64)
         nearest = margin.min(axis=1)
-        guess = (margin / steepness).min(axis=1)
+        if guess is None:
+            guess = (margin / steepness).min(axis=1)
         floor = nearest / self._norm.length(np.full(len(x), self._steepest), moving(self.network))
         args = bound, nearest, known.min(axis=1), guess, floor
         proved = largest_radius(*args, aim=goal.aim, gap=goal.gap, start=self._start)

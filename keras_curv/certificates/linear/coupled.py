@@ -46,6 +46,7 @@ _NEAR = 0.1  # of a margin at the centre: a bound below it is improved by ascent
 _ALIKE = 0.04  # relative difference of such radii
 _TRIES = 5  # radii that are to be proved, each smaller than the last by what that one lacked
 _UNUSED = 0.02  # of a margin, left by a proof: then ascent has ended too early somewhere
+_FARTHER = 1.02  # than what was proved, where the search goes on
 _BEYOND = 0.5  # parts of the radius to a part of the margin: bounds fall as its second power, or so
 _LEAST, _MOST = 0.8, 0.999  # of the last radius
 
@@ -200,7 +201,7 @@ class CoupledCertificate(BallBoundCertificate):
             if len(more):
                 part = question.take(more)
                 part = part._replace(known=np.maximum(part.known, proved[more, None]))
-                found[more], further = self._largest(part, search[more])
+                found[more], further = self._largest(part, search[more], _FARTHER * proved[more])
                 gradients[more] += further
         return proved, gradients + np.ceil(cost).astype(np.int64)
 
