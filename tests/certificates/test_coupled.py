@@ -274,3 +274,18 @@ def test_networks_without_relu_are_refused():
     network = Network.from_weights([np.eye(2)] * 2, [np.zeros(2)] * 2, "tanh")
     with pytest.raises(InputError, match="coupled bounds are for networks with relu"):
         CoupledCertificate(network)
+
+
+def test_a_radius_whose_first_proofs_fail_is_made_smaller_until_one_holds():
+    """By estimates this one is larger: five proofs, each of a thousandth less, would all fail."""
+    rng = np.random.default_rng(23)
+    sizes = (20, 64, 64, 5)
+    kernels = [
+        (rng.normal(size=(a, b)) * np.sqrt(2 / a), 0.1 * rng.normal(size=b))
+        for a, b in itertools.pairwise(sizes)
+    ]
+    network = Network.from_weights(*zip(*kernels, strict=True), "relu")
+    x = rng.normal(size=(10, 20))[8:9]
+    label, rivals = labelled(network, x)
+    radius = CoupledCertificate(network).prove(Question.of(x, label, rivals)).radius
+    assert np.all(radius > 0.16)

@@ -44,11 +44,12 @@ from keras_curv.threats.norms import L2, Norm
 
 _NEAR = 0.1  # of a margin at the centre: a bound below it is improved by ascent
 _ALIKE = 0.04  # relative difference of such radii
-_TRIES = 5  # radii that are to be proved, each smaller than the last by what that one lacked
+_TRIES = 8  # radii that are to be proved, each smaller than the last by what that one lacked
 _UNUSED = 0.02  # of a margin, left by a proof: then ascent has ended too early somewhere
 _FARTHER = 1.02  # than what was proved, where the search goes on
 _BEYOND = 0.5  # parts of the radius to a part of the margin: bounds fall as its second power, or so
-_LEAST, _MOST = 0.8, 0.999  # of the last radius
+_LEAST = 0.8  # of the last radius
+_LOSS = 1e-3  # part of a radius that the first try takes off at least; the next ones twice as much
 
 
 def passed_back(network: Network) -> int:
@@ -187,15 +188,15 @@ class CoupledCertificate(BallBoundCertificate):
         proved, cost = known.copy(), np.zeros(len(found))
         again = np.full(len(found), not question.goal.decide)
         bound = self._bound(centres, question, cost)
-        for _ in range(_TRIES):
+        for attempt in range(2 if question.goal.decide else _TRIES):
             rows = np.flatnonzero(found > proved)
             if not len(rows):
                 break
             value = bound(rows, found[rows])
             proved[rows] = np.where(value > 0.0, found[rows], proved[rows])
             centres.settle(rows[value > 0.0])
-            lost = _BEYOND * np.maximum(-value, 0.0) / margin[rows]
-            found[rows] *= np.where(value > 0.0, 1.0, np.clip(1.0 - lost, _LEAST, _MOST))
+            lost = np.maximum(_BEYOND * -value / margin[rows], _LOSS * 2.0**attempt)
+            found[rows] *= np.where(value > 0.0, 1.0, np.fmax(1.0 - lost, _LEAST))
             more = rows[(value > _UNUSED * margin[rows]) & again[rows]]
             again[more] = False
             if len(more):
