@@ -119,7 +119,7 @@ class Ascent:
         self._rows = [rows] * len(start.layers)
         self._scales = [np.zeros((len(rows), 1, 2)) for _ in start.layers]
         self._growth = [np.zeros_like(scale) for scale in self._scales]
-        self._turns = [np.zeros_like(choice.slopes) for choice in start.layers]
+        self._momentum = [np.zeros_like(choice.slopes) for choice in start.layers]
         self._direction = rows
 
     def take(self, some: np.ndarray) -> None:
@@ -130,7 +130,7 @@ class Ascent:
         rows, constants, error = self._margin
         self._margin = rows[some], constants[some], error[some]
         self.now, self._direction = self.now.take(some), self._direction[some]
-        for parts in (self._rows, self._scales, self._turns, self._growth):
+        for parts in (self._rows, self._scales, self._momentum, self._growth):
             parts[:] = [part[some] for part in parts]
 
     def bound(self) -> np.ndarray:
@@ -160,8 +160,9 @@ class Ascent:
         scale = coupling.scale(bent), whole / (2.0 * coupling.whole[:, None])
         share = np.clip((coupling.ball / coupling.whole) ** _ALIKE, _RANGE[0], 1.0)[:, None]
         share = np.nan_to_num(share, nan=_RANGE[0])
-        first = (1.0 - share) * coupling.multipliers(bent), share * scale[1]
         anew = ~np.isfinite(known.multiplier)
+        own = coupling.multipliers(bent) if anew.any() else known.multiplier
+        first = (1.0 - share) * own, share * scale[1]
         both = (np.where(anew, *pair) for pair in zip(first, known[2:], strict=True))
         multiplier, shared = (np.maximum(each, SMALLEST) for each in both)
         usual = coupling.slopes(bent, multiplier + shared)
@@ -188,10 +189,10 @@ class Ascent:
             attained += coupling.others[:, None] + turns / shared
             bend = np.maximum(multiplier + shared, _LEAST * scale[..., :1])
             stride = _PART * np.where(inside, bend, shared)
-            turn = np.nan_to_num(stride * (z[:, None] - attained)) + _KEPT * self._turns[index]
+            turn = np.nan_to_num(stride * (z[:, None] - attained)) + _KEPT * self._momentum[index]
             rate = _RATE * np.nan_to_num(np.clip(coupling.moved(attained) - 1.0, -1.0, 1.0))
             growth = np.clip(rate + _KEPT * self._growth[index], -1.0, 1.0)
-            self._turns[index], self._growth[index] = turn, growth
+            self._momentum[index], self._growth[index] = turn, growth
             least, most = (scale * end for end in _RANGE)
             grown = np.concatenate([multiplier, shared], axis=-1) * np.exp(growth)
             self.now.layers[index] = Choice(
