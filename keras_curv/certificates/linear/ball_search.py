@@ -140,14 +140,15 @@ class BallBoundCertificate(Method):
             guess: radii to try first, `(n,)`; None: by the slopes at the centres.
         """
         x, label, rivals, known, goal = question[:5]
-        evaluation = self.network.evaluate(tf.constant(x), tf.constant(label), tf.constant(rivals))
-        margin = evaluation.margin.numpy()
-        steepness = self._norm.dual(evaluation.gradient.numpy())
-        cost = np.full(len(x), float(rivals.shape[1]))
+        cost = np.zeros(len(x))
         bound = self._bound(centres, question, cost)
         if goal.decide:
             proved = _largest_of(np.sort(goal.decide), bound, known.min(axis=1), goal.ceiling)
             return proved, np.ceil(cost).astype(np.int64)
+        evaluation = self.network.evaluate(tf.constant(x), tf.constant(label), tf.constant(rivals))
+        cost += rivals.shape[1]
+        margin = evaluation.margin.numpy()
+        steepness = self._norm.dual(evaluation.gradient.numpy())
         nearest = margin.min(axis=1)
         if guess is None:
             guess = (margin / steepness).min(axis=1)
@@ -192,7 +193,7 @@ def _largest_of(
         radii: rising.
         bound: as for `largest_radius`.
         known: radii that are proved already, `(n,)`.
-        ceiling: radii that cannot be proved, `(n,)`.
+        ceiling: radii beyond which none can be proved, `(n,)`.
     """
     proved, tried = known.astype(np.float64), _JUST_ABOVE * radii
     least = np.searchsorted(tried, known, side="right")  # of those that may be next

@@ -147,7 +147,8 @@ class CoupledCertificate(BallBoundCertificate):
             if not len(some):
                 break
             pairs, against = (some, least), rivals[some, least]
-            start, unknown = centres.witness(some, against), ~centres.chosen(rivals)[pairs]
+            start = centres.witness(some, against)
+            unknown = ~start.chosen  # before the ascent, which goes on from it
             row, constant, off = (part[pairs][:, None] for part in (rows, constants, error))
             found, best = ascend(balls.take(some), row, constant, off, start)
             centres.remember_some(some, against, (found > 0.0) | unknown, best)

@@ -57,6 +57,11 @@ class Witness(NamedTuple):
                 array[some] = part
 
     @property
+    def chosen(self) -> np.ndarray:
+        """Returns whether anything is chosen, `(n,)`."""
+        return ~np.isnan(self.layers[0].multiplier[:, 0, 0])
+
+    @property
     def numbers(self) -> np.ndarray:
         """Returns those of one pair as one vector: G of all layers, then H, then λ and μ."""
         slopes, turns = ([np.ravel(choice[part]) for choice in self.layers] for part in (0, 1))
@@ -189,15 +194,15 @@ class Ascent:
             attained += coupling.others[:, None] + turns / shared
             bend = np.maximum(multiplier + shared, _LEAST * scale[..., :1])
             stride = _PART * np.where(inside, bend, shared)
-            turn = np.nan_to_num(stride * (z[:, None] - attained)) + _KEPT * self._momentum[index]
+            move = np.nan_to_num(stride * (z[:, None] - attained)) + _KEPT * self._momentum[index]
             rate = _RATE * np.nan_to_num(np.clip(coupling.moved(attained) - 1.0, -1.0, 1.0))
             growth = np.clip(rate + _KEPT * self._growth[index], -1.0, 1.0)
-            self._momentum[index], self._growth[index] = turn, growth
+            self._momentum[index], self._growth[index] = move, growth
             least, most = (scale * end for end in _RANGE)
             grown = np.concatenate([multiplier, shared], axis=-1) * np.exp(growth)
             self.now.layers[index] = Choice(
-                slopes + np.where(inside, turn, 0.0),
-                turns + np.where(inside, 0.0, turn),
+                slopes + np.where(inside, move, 0.0),
+                turns + np.where(inside, 0.0, move),
                 *np.split(np.clip(grown, least, most), 2, axis=-1),
             )
             lines, positive = layer.lines, rows[:, 0] > 0.0

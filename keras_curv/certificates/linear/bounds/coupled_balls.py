@@ -80,12 +80,15 @@ class CoupledBalls(Balls):
     """Balls around n examples, with the hidden layers that are bounded on them so far; see `Balls`.
 
     Spectral norms are proved if `centres.proved` says so, and otherwise estimated.
+
+    Attributes:
+        bounds: those of the hidden layers so far, for `set_layers`.
     """
 
     def __init__(self, *args: Any, **options: Any):
         super().__init__(*args, **options)
         self.moves: list[Moves] = []
-        self._bounds: list[LayerBounds] = []
+        self.bounds: list[LayerBounds] = []
         self._moved: UnitMoves | None = None  # of the units of the next layer
 
     def forward(self, affine: Affine) -> tuple[np.ndarray, np.ndarray]:
@@ -123,7 +126,7 @@ class CoupledBalls(Balls):
         # ‖√h ∘ Δz‖ is bounded: so is ‖Δz‖ of some units, by their least √h.
         root = np.where(coupled_units(activation, low, high), moves.root, np.inf)
         least = root.min(axis=1, initial=np.inf)[:, None]
-        self._bounds.append(LayerBounds(low, high, up(moves.ball / least), moves.whole))
+        self.bounds.append(LayerBounds(low, high, up(moves.ball / least), moves.whole))
         self._couple(activation)
 
     def set_layers(self, layers: Sequence[LayerBounds]) -> None:
@@ -131,20 +134,15 @@ class CoupledBalls(Balls):
         parts = zip(self.network.affines, self.network.activations, layers, strict=False)
         for affine, activation, bounds in parts:
             super().append(affine, activation, bounds.low, bounds.high)
-            self._bounds.append(bounds)
+            self.bounds.append(bounds)
             self._couple(activation)
         self.box = Box.of_values(activation, bounds.low, bounds.high)
-
-    @property
-    def bounds(self) -> list[LayerBounds]:
-        """Returns the bounds of the hidden layers, for `set_layers`."""
-        return self._bounds
 
     def _couple(self, activation: Activation) -> None:
         """Couples units of the last layer."""
         index = len(self.layers) - 1
         centre, off = self.centres.z[index], self.centres.errors[index]
-        low, high, *balls = self._bounds[-1]
+        low, high, *balls = self.bounds[-1]
         coupling = coupling_of(activation, low, high, centre, off, *balls)
         layer, alone = self.layers[-1], ~coupling.units
         lines = Relaxation(*(np.where(alone, line, 0.0) for line in layer.lines))
