@@ -73,7 +73,7 @@ def run(options: argparse.Namespace) -> int:
     rows = None if options.rows is None else certified_rows(options.rows)
     inputs = None if options.inputs is None else _examples(options.inputs, folder)
     try:
-        from keras_curv_check.check import OUT_OF_SCOPE, PROVED, Checker, Verdict, differences
+        from keras_curv_check.check import OUT_OF_SCOPE, PROVED, Checker, Verdict, disagreements
     except ImportError as error:
         raise CheckError(
             "it needs python-flint, which is not installed: pip install 'keras_curv[check]'"
@@ -88,7 +88,7 @@ def run(options: argparse.Namespace) -> int:
     verdicts = [Verdict(index, "not proved", "the row has no proof") for index in missing]
     for claims in folder.claims(network):
         some = [claim for claim in claims if claim.index in chosen]
-        other = {one.index: one for one in differences(some, inputs, rows)}
+        other = {one.index: one for one in disagreements(some, inputs, rows)}
         verdicts += [other.get(one.index, one) for one in checker.check(some)]
     if options.output is not None:
         with open(options.output, "w", newline="") as file:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -26,15 +27,14 @@ class Stages:
     """
 
     def __init__(self, network: Network, depth: int):
-        self._layer = network.layers[depth - 1]
-        unit = Matrix(np.eye(len(self._layer)), ZERO)
-        bound = network.telescoped(unit, depth, network.lipschitz, lambda one: one.norm())
-        guard = network.steepest[depth - 1] * network.lipschitz[depth - 1]
-        self._lipschitz = arb(min(up(bound), up(guard)))
+        self._layer, self._network = network.layers[depth - 1], network
         file = network.file
         parts = file.maps[depth:], file.activations[depth:], len(self._layer), ""
         self._head, self._depth = Network(NetworkFile(*parts)), depth
-        self._curvature = Curvature(self._head)
+
+    @functools.cached_property
+    def _curvature(self) -> Curvature:
+        return Curvature(self._head)
 
     @classmethod
     def of(cls, network: Network) -> Stages | None:
@@ -42,6 +42,15 @@ class Stages:
         kinks = [any(sigma.bends is None for sigma in layer) for layer in network.layers]
         depth = len(kinks) - kinks[::-1].index(True) if any(kinks) else 0
         return cls(network, depth) if 0 < depth < len(kinks) else None
+
+    @functools.cached_property
+    def _lipschitz(self) -> arb:
+        """Bounds the Lipschitz constant of the features from above."""
+        network, depth = self._network, self._depth
+        unit = Matrix(np.eye(len(self._layer)), ZERO)
+        bound = network.telescoped(unit, depth, network.lipschitz, lambda one: one.norm())
+        guard = network.steepest[depth - 1] * network.lipschitz[depth - 1]
+        return arb(min(up(bound), up(guard)))
 
     def left(self, pre: Sequence[Vector], radius: arb, label: int, rival: int) -> Iterator[arb]:
         """Yields what the head's curvature leaves of a margin, at points of the features.

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from keras_curv_check import cli
-from keras_curv_check.check import OUT_OF_SCOPE, PROVED, Checker, differences
+from keras_curv_check.check import OUT_OF_SCOPE, PROVED, Checker, disagreements
 from keras_curv_check.files import CheckError, ProofFolder, certified_rows, read_network
 
 OF_A_KIND = 25
@@ -94,13 +94,13 @@ def test_rows_exchanged(claims, run_of_digits):
     rng = np.random.default_rng(61)
     inputs = np.load(run_of_digits / "inputs.npz")["x"]
     rows = certified_rows(run_of_digits / "rows.csv")
-    assert [*differences(claims, inputs, rows)] == []
+    assert [*disagreements(claims, inputs, rows)] == []
     for _ in range(OF_A_KIND):
         one, other = rng.choice(len(claims), 2, replace=False)
         forged = dataclasses.replace(claims[one], index=claims[other].index)
-        assert len([*differences([forged], inputs, None)]) == 1
+        assert len([*disagreements([forged], inputs, None)]) == 1
         less = dataclasses.replace(claims[one], radius=np.nextafter(claims[one].radius, 0.0))
-        assert len([*differences([less], None, rows)]) == 1
+        assert len([*disagreements([less], None, rows)]) == 1
 
 
 @pytest.mark.parametrize(

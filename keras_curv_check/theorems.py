@@ -1,0 +1,207 @@
+"""The theorems by which margins are proved to stay positive: each says what it leaves of one."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from flint import arb
+
+from keras_curv_check.balls import Vector, norm, up, vector
+from keras_curv_check.confined import Clip, Room, minorant_left
+from keras_curv_check.curvature import Curvature, LocalCurvature
+from keras_curv_check.files import Claim
+from keras_curv_check.first_layer import FirstLayer
+from keras_curv_check.inputs import Inputs
+from keras_curv_check.linear import Ball
+from keras_curv_check.network import Network
+from keras_curv_check.stages import Stages
+
+KEPT = 16  # claims whose bounds are kept, for the next rivals of theirs
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Asked:
+    """A claim, and what its theorems share.
+
+    Attributes:
+        claim: as it was read.
+        x: what the network receives.
+        pre: z of each hidden layer at x.
+        room: where the attacker can go; None: anywhere.
+    """
+
+    claim: Claim
+    x: Vector
+    pre: list[Vector]
+    room: Room | None
+
+    @functools.cached_property
+    def radius(self) -> arb:
+        """Returns the radius around what is served."""
+        return arb(self.claim.radius) + norm(differences(vector(self.claim.x), self.x))
+
+
+class Margin(NamedTuple):
+    """What is known of the margin over one rival.
+
+    Attributes:
+        rival: the class.
+        here: the margin at x.
+        value: the margin at the proof's point, behind a clip.
+        gradient: at that point; None if it has none.
+        moved: that point less where x is, behind a clip.
+    """
+
+    rival: int
+    here: arb
+    value: arb
+    gradient: Vector | None
+    moved: Vector
+
+    def minorant_left(self, kappa: arb, radius: arb, room: Room | None) -> arb:
+        """Returns what the minorant with this curvature leaves."""
+        assert self.gradient is not None
+        return minorant_left(self.value, self.gradient, self.moved, kappa, radius, room)
+
+
+class Theorem:
+    """Bounds margins from below on the ball of a claim.
+
+    Attributes:
+        methods: of claims that it is for.
+        always: whether it is cheap, and asked whatever the method is.
+    """
+
+    methods: tuple[str, ...] = ()
+    always = False
+
+    def left(self, asked: Asked, margin: Margin) -> Iterator[arb]:
+        """Yields lower bounds, the cheapest first.
+
+        Raises:
+            NotProvedError: there is none.
+        """
+        raise NotImplementedError
+
+
+def theorems(network: Network, clip: Clip | None, confined: bool) -> list[Theorem]:
+    """Returns the theorems that there are for a network.
+
+    Args:
+        network: the network.
+        clip: that it begins with; None: there is none.
+        confined: whether the attacker stays in a box.
+    """
+    found: list[Theorem] = [Lipschitz(network)]
+    if (clip.behind if clip else network).smooth:
+        found.append(Everywhere(network, clip))
+    if network.lined:
+        found.append(Linear(network, confined))
+    if (stages := Stages.of(network)) is not None:
+        found.append(TwoStages(stages))
+    if network.smooth and len(network.layers) == 1:
+        found.append(OnBall(network))
+    return found
+
+
+class Lipschitz(Theorem):
+    """Theorem 7.1."""
+
+    methods = "", "lipschitz"  # "" is a rival that nobody proved
+    always = True
+
+    def __init__(self, network: Network):
+        self._network = network
+
+    def left(self, asked: Asked, margin: Margin) -> Iterator[arb]:
+        """See `Theorem`."""
+        bound = self._network.margin_lipschitz(asked.claim.label, margin.rival)
+        yield margin.here - bound * asked.radius
+
+
+class Everywhere(Theorem):
+    """Theorem 2.1 with the curvature of section 8; behind a clip, theorem 27.1."""
+
+    methods = ("crc",)
+    always = True
+
+    def __init__(self, network: Network, clip: Clip | None):
+        self._clip, self._network = clip, clip.behind if clip else network
+
+    @functools.cached_property
+    def _curvature(self) -> Curvature:
+        return Curvature(self._network)
+
+    def left(self, asked: Asked, margin: Margin) -> Iterator[arb]:
+        """See `Theorem`."""
+        kappa = self._curvature(asked.claim.label, margin.rival)
+        radius = self._clip.widened(asked.x, asked.radius) if self._clip else asked.radius
+        yield margin.minorant_left(kappa, radius, asked.room)
+
+
+class OnBall(Theorem):
+    """Theorem 2.1 with the curvature of section 9: one for all such rivals, then one for each."""
+
+    methods = ("crc_local",)
+
+    def __init__(self, network: Network):
+        self._network = network
+        self._near = functools.lru_cache(KEPT)(self._around)
+
+    def _around(self, asked: Asked) -> tuple[LocalCurvature, arb]:
+        """Returns the ball, which reaches to the proof's points, and one bound."""
+        claim = asked.claim
+        rivals = [t for t, name in enumerate(claim.methods) if name in self.methods]
+        points = [vector(claim.points[t]) for t in rivals if t in claim.points]
+        far = max(map(up, (asked.radius, *(norm(differences(p, asked.x)) for p in points))))
+        ball = LocalCurvature(self._network, asked.pre[0], far)
+        return ball, ball(claim.label, rivals)
+
+    def left(self, asked: Asked, margin: Margin) -> Iterator[arb]:
+        """See `Theorem`."""
+        ball, kappa = self._near(asked)
+        yield margin.minorant_left(kappa, asked.radius, asked.room)
+        kappa = ball(asked.claim.label, [margin.rival])
+        yield margin.minorant_left(kappa, asked.radius, asked.room)
+
+
+class Linear(Theorem):
+    """Linear bounds: theorems 15.1, 15.2, 30.1 and 30.3."""
+
+    methods = "coupled", "crown"
+
+    def __init__(self, network: Network, confined: bool):
+        self._network, self._confined = network, confined
+        self._first = FirstLayer.of(network)
+        self._ball = functools.lru_cache(2 * KEPT)(self._bounded)
+
+    def _bounded(self, asked: Asked, method: str) -> Ball:
+        inputs = Inputs(asked.claim.served, asked.radius, asked.room if self._confined else None)
+        return Ball(self._network, inputs, asked.pre, method == "coupled", self._first)
+
+    def left(self, asked: Asked, margin: Margin) -> Iterator[arb]:
+        """See `Theorem`."""
+        claim, rival = asked.claim, margin.rival
+        ball = self._ball(asked, claim.methods[rival])
+        yield from ball.margins(claim.label, rival, claim.witnesses.get(rival))
+
+
+class TwoStages(Theorem):
+    """Section 29."""
+
+    methods = ("two_stage",)
+
+    def __init__(self, stages: Stages):
+        self._stages = stages
+
+    def left(self, asked: Asked, margin: Margin) -> Iterator[arb]:
+        """See `Theorem`."""
+        yield from self._stages.left(asked.pre, asked.radius, asked.claim.label, margin.rival)
+
+
+def differences(one: Vector, other: Vector) -> Vector:
+    """Returns one vector less another."""
+    return [a - b for a, b in zip(one, other, strict=True)]
