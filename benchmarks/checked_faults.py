@@ -92,6 +92,10 @@ INPUTS: dict[str, tuple[str, Callable[[], Network], bool]] = {
     "crc_local": ("crc_local", net("softplus"), False),
     "crc_local, folded": ("crc_local", narrow("softplus"), False),
     "two_stage": ("two_stage", net("relu", "softplus"), False),
+    "quadratic": ("quadratic", net("relu"), False),
+    "quadratic, folded": ("quadratic", narrow("relu"), False),
+    "quadratic, cancelling": ("quadratic", lambda: cancelling("relu"), False),
+    "quadratic, box": ("quadratic", net("relu"), True),
     "coupled": ("coupled", net("relu", "relu"), False),
     "coupled, folded": ("coupled", net("relu", "relu", kernel_error=1e-3), False),
     "coupled, cancelling": ("coupled", lambda: cancelling("relu"), False),
@@ -104,6 +108,7 @@ INPUTS: dict[str, tuple[str, Callable[[], Network], bool]] = {
     "crown, box": ("crown", net("tanh", "softplus"), True),
 }
 CRC, LINEAR = "certificates.crc.", "certificates.linear.bounds."
+QUADRATIC = "certificates.linear.quadratic"
 # Input, module, what stands there, what takes its place.
 FAULTS = (
     ("lipschitz", "certificates.lipschitz", "left / lipschitz,", "left / (0.999 * lipschitz),"),
@@ -189,6 +194,45 @@ FAULTS = (
         CRC + "two_stage",
         " / self.lipschitz * (1.0 - gamma(8))",
         " / (0.999 * self.lipschitz)",
+    ),
+    (
+        "quadratic",
+        QUADRATIC,
+        "return CURVATURE_FLOOR - smallest",
+        "return CURVATURE_FLOOR - 0.0 * smallest",
+    ),
+    (
+        "quadratic",
+        QUADRATIC,
+        "up(rho[:, None] * self._rows)",
+        "up(0.9 * rho[:, None] * self._rows)",
+    ),
+    (
+        "quadratic",
+        QUADRATIC,
+        "[0.0, 0.0, 1.0 / width, s / width]",
+        "[0.0, 0.0, 1.1 / width, s / width]",
+    ),
+    (
+        "quadratic",
+        QUADRATIC,
+        "-low * t * t], high * s * s)",
+        "-0.9 * low * t * t], 0.9 * high * s * s)",
+    ),
+    ("quadratic", QUADRATIC, "np.minimum(radius, rho[rows])", "radius"),
+    ("quadratic, folded", QUADRATIC, "+ first.kernel_error * (x_norm + rho)\n", "\n"),
+    ("quadratic, folded", QUADRATIC, " + 2.0 * last.kernel_error) * hidden", ") * hidden"),
+    (
+        "quadratic, cancelling",
+        QUADRATIC,
+        "error = (error + served) * ROUNDING_SLACK",
+        "error = 0.0 * error",
+    ),
+    (
+        "quadratic, box",
+        QUADRATIC,
+        "np.where(limit.numpy() > 0.0, steepest, 0.0)",
+        "np.where(limit.numpy() > 0.0, 0.9 * steepest, 0.0)",
     ),
     ("coupled", LINEAR + "coupling", "- 0.5 * multiplier[..., 0] * self.ball**2", ""),
     (

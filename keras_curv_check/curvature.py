@@ -85,10 +85,9 @@ class LocalCurvature:
     """
 
     def __init__(self, network: Network, pre: Vector, radius: float):
-        self._network, one = network, network.file.maps[0]
-        reach = raised(radius * raised(norms(one.kernel.T) + one.kernel_error))
-        parts = zip(network.layers[0], pre, vector(reach), strict=True)
-        self._bends = np.array([ends_of(s.bends_on(z - r, z + r)) for s, z, r in parts])
+        self._network = network
+        parts = zip(network.layers[0], on_ball(network, pre, radius).tolist(), strict=True)
+        self._bends = np.array([ends_of(s.bends_on(*map(arb, ends))) for s, ends in parts])
 
     def __call__(self, label: int, rivals: Iterable[int]) -> arb:
         """Returns one κ for the margins over all of these rivals."""
@@ -101,6 +100,20 @@ class LocalCurvature:
     def of(self, v: np.ndarray) -> arb:
         """Returns κ of `v·σ_1(z_1)`."""
         return self._network.matrices[0].largest(-products(self._bends, v, v)[0])
+
+
+def on_ball(network: Network, pre: Vector, radius: float) -> np.ndarray:
+    """Bounds z of the first hidden layer from below and from above, `(N, 2)`.
+
+    Args:
+        network: whose first hidden layer it is.
+        pre: z at the centre of a ball of inputs.
+        radius: of the ball.
+    """
+    one = network.file.maps[0]
+    reach = raised(radius * raised(norms(one.kernel.T) + one.kernel_error))
+    pairs = zip(pre, vector(reach), strict=True)
+    return np.array([ends_of((z - r, z + r)) for z, r in pairs])
 
 
 def products(ends: np.ndarray, low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

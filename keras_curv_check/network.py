@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 
@@ -45,6 +46,15 @@ class Network:
         for number, one in enumerate(file.maps, 1):
             if not one.kernel.size:
                 raise OutOfScopeError(f"map {number} is sparse")
+
+    @functools.cached_property
+    def stored(self) -> Network:
+        """Returns the network of the stored numbers, whatever folding has rounded."""
+        maps = self.file.maps
+        if not any(one.kernel_error or one.bias_error for one in maps):
+            return self
+        exact = [dataclasses.replace(one, kernel_error=0.0, bias_error=0.0) for one in maps]
+        return Network(dataclasses.replace(self.file, maps=exact))
 
     @functools.cached_property
     def matrices(self) -> list[Matrix]:

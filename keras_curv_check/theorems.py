@@ -17,8 +17,10 @@ from keras_curv_check.first_layer import FirstLayer
 from keras_curv_check.inputs import Inputs
 from keras_curv_check.linear import Ball
 from keras_curv_check.network import Network
+from keras_curv_check.quadratic import Quadratic
 from keras_curv_check.stages import Stages
 
+SHARES = 1.0, 1.0 + 1e-5, 1.0003  # of a radius, of the balls of parabolas
 KEPT = 16  # claims whose bounds are kept, for the next rivals of theirs
 
 
@@ -104,6 +106,8 @@ def theorems(network: Network, clip: Clip | None, confined: bool) -> list[Theore
         found.append(TwoStages(stages))
     if network.smooth and len(network.layers) == 1:
         found.append(OnBall(network))
+    if Quadratic.fits(network):
+        found.append(Parabolas(network, confined))
     return found
 
 
@@ -200,6 +204,35 @@ class TwoStages(Theorem):
     def left(self, asked: Asked, margin: Margin) -> Iterator[arb]:
         """See `Theorem`."""
         yield from self._stages.left(asked.pre, asked.radius, asked.claim.label, margin.rival)
+
+
+class Parabolas(Theorem):
+    """Theorem 17.2: one curvature for all such rivals, then one for each."""
+
+    methods = ("quadratic",)
+
+    def __init__(self, network: Network, confined: bool):
+        self._network, self._confined = network, confined
+        self._near = functools.lru_cache(KEPT)(self._around)
+
+    def _around(self, asked: Asked, share: float) -> tuple[Quadratic, arb]:
+        """Returns a ball that is a little larger, and one bound of the curvature."""
+        claim = asked.claim
+        rivals = [t for t, name in enumerate(claim.methods) if name in self.methods]
+        ball = Quadratic(self._network, asked.x, share * up(asked.radius))
+        return ball, ball.curvature(claim.label, rivals)
+
+    def left(self, asked: Asked, margin: Margin) -> Iterator[arb]:
+        """See `Theorem`."""
+        label, rival, radius = asked.claim.label, margin.rival, asked.radius
+        point = vector(asked.claim.points.get(rival, asked.claim.served))
+        moved, room = differences(point, asked.x), asked.room if self._confined else None
+        for share in SHARES:
+            ball, kappa = self._near(asked, share)
+            value, gradient = ball.at(point, label, rival)
+            margin = margin._replace(value=value, gradient=gradient, moved=moved)
+            yield margin.minorant_left(kappa, radius, room)
+            yield margin.minorant_left(ball.curvature(label, [rival]), radius, room)
 
 
 def differences(one: Vector, other: Vector) -> Vector:

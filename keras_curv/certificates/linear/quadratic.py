@@ -125,20 +125,26 @@ class QuadraticCertificate(Method):
         r need not decrease in ρ: with a known radius the search might end at another, worse ρ.
         """
         x, label, rivals = question[:3]
+        point = np.full((*rivals.shape, x.shape[1]), np.nan) if question.witness else None
 
         def prove(rows: slice) -> tuple[np.ndarray, np.ndarray]:
-            return self._radii(x[rows], label[rows], rivals[rows])
+            places = None if point is None else point[rows]
+            return self._radii(x[rows], label[rows], rivals[rows], places)
 
         radius, gradients = np.zeros(rivals.shape), np.zeros(len(x), np.int64)
         entries = 16 * rivals.shape[1] * max(self.network.sizes)  # a Krylov space, and more
         for rows, (found, used) in in_batches(prove, len(x), entries):
             radius[rows], gradients[rows] = found, used
-        return question.answer(self.name, radius, gradients)
+        return question.answer(self.name, radius, gradients, point=point)
 
     def _radii(
-        self, x: np.ndarray, label: np.ndarray, rivals: np.ndarray
+        self, x: np.ndarray, label: np.ndarray, rivals: np.ndarray, places: np.ndarray | None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Returns radii `(n, rivals)` and gradients `(n,)`."""
+        """Returns radii `(n, rivals)` and gradients `(n,)`.
+
+        Args:
+            places: written where Q's gradient proves them, `(n, rivals, dim)`; None keeps none.
+        """
         best, gradients = np.zeros(rivals.shape), np.zeros(len(x), np.int64)
         with np.errstate(all="ignore"):  # overflow proves nothing
             rho = self._search(x, label, rivals, gradients)
@@ -146,12 +152,11 @@ class QuadraticCertificate(Method):
                 if smaller:  # the estimate of λ_min may have been too optimistic
                     reached = best.min(axis=1)
                     rho = np.where(reached < _ENOUGH * rho, (reached + rho) / 2.0, 0.0)
-                proved = self._prove(x, label, rivals, best, rho, shared, gradients)
-                best = np.maximum(best, proved)
+                best = self._prove(x, label, rivals, best, rho, shared, gradients, places)
             # Estimates ignore limits.
             for grown in _GROWN if self.network.limits is not None else ():
                 rho = grown * best.min(axis=1)
-                best = np.maximum(best, self._prove(x, label, rivals, best, rho, True, gradients))
+                best = self._prove(x, label, rivals, best, rho, True, gradients, places)
         return best, gradients
 
     def quadratics(
@@ -292,16 +297,16 @@ class QuadraticCertificate(Method):
         rho: np.ndarray,
         shared: bool,
         gradients: np.ndarray,
+        places: np.ndarray | None,
     ) -> np.ndarray:
-        """Proves radii, at most ρ, of the rivals whose best radius is below ρ; 0 for others.
+        """Returns the best radii, after proofs of at most ρ where they are below ρ.
 
         With `shared` an example has one κ for all its rivals, from the smallest diagonals: as
         long as η ≤ 1/κ is not active, a larger κ costs nothing.
         """
-        proved = np.zeros(rivals.shape)
         rows, columns = np.nonzero(best < _ENOUGH * rho[:, None])
         if not len(rows):
-            return proved
+            return best
         quadratic = self.quadratics(x[rows], label[rows], rivals[rows, columns], rho[rows])
         groups = rows if shared else np.arange(len(rows))
         kappa = np.empty(len(rows))
@@ -310,7 +315,12 @@ class QuadraticCertificate(Method):
             kappa[members] = self.curvature_bound(quadratic.diagonal[members].min(axis=0))
         displacement = self.distances.nearest(quadratic, kappa)
         radius = self.radius_at(quadratic, kappa, displacement, x[rows])
-        proved[rows, columns] = np.minimum(radius, rho[rows])
+        proved = best.copy()
+        proved[rows, columns] = np.fmax(proved[rows, columns], np.minimum(radius, rho[rows]))
+        if places is not None:
+            larger = proved[rows, columns] > best[rows, columns]
+            some = rows[larger], columns[larger]
+            places[some] = x[some[0]] + displacement[larger]
         np.add.at(gradients, rows, krylov.dimension(quadratic.linear) + 1)
         return proved
 
