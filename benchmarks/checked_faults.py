@@ -90,6 +90,7 @@ INPUTS: dict[str, tuple[str, Callable[[], Network], bool]] = {
     "crc, box": ("crc", net("softplus"), True),
     "crc, clip": ("crc", clipped, False),
     "crc_local": ("crc_local", net("softplus"), False),
+    "crc_local, deep": ("crc_local", net("softplus", "tanh"), False),
     "crc_local, folded": ("crc_local", narrow("softplus"), False),
     "two_stage": ("two_stage", net("relu", "softplus"), False),
     "quadratic": ("quadratic", net("relu"), False),
@@ -182,6 +183,30 @@ FAULTS = (
         "curvature.local",
         "return np.nan_to_num(up(guess + constant, 32)",
         "return np.nan_to_num(up(0.9 * guess + constant, 32)",
+    ),
+    (
+        "crc_local, deep",
+        "curvature.region",
+        "reach = up(radius[:, None] * rows, 8)",
+        "reach = up(0.6 * radius[:, None] * rows, 8)",
+    ),
+    (
+        "crc_local, deep",
+        "curvature.region",
+        "up(turn + anchor.carry[index] * drift, 16)",
+        "up(0.5 * turn, 16)",
+    ),
+    (
+        "crc_local, deep",
+        "curvature.local",
+        "loss = loss + omega * drift",
+        "loss = loss + 0 * omega",
+    ),
+    (
+        "crc_local, deep",
+        "curvature.local",
+        "costs = [away * size[of]",
+        "costs = [0.0 * away * size[of]",
     ),
     (
         "crc_local, folded",

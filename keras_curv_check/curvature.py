@@ -8,6 +8,7 @@ import numpy as np
 from flint import arb
 
 from keras_curv_check.balls import ZERO, Vector, ends_of, up, vector
+from keras_curv_check.files import Map
 from keras_curv_check.network import Network
 from keras_curv_check.rounding import gamma, norms, outward
 from keras_curv_check.rounding import up as raised
@@ -57,22 +58,10 @@ class Curvature:
             found.append(np.maximum(-products(units.bends, low, high)[0], 0.0))
             if index:
                 low, high = products(units.steepness, low, high)
-                low, high, size = self._behind(index, low, high, size)
+                through = float(raised(up(self._network.steepest[index]) * size))
+                low, high = before(self._network.file.maps[index], low, high, through)
+                size = float(raised(up(self._network.norms[index]) * through))
         return found[::-1]
-
-    def _behind(
-        self, index: int, low: np.ndarray, high: np.ndarray, size: float
-    ) -> tuple[np.ndarray, np.ndarray, float]:
-        """Returns the interval of F before a layer, from that of σ′ ∘ F, and bounds of its norm."""
-        one, middle = self._network.file.maps[index], low / 2.0 + high / 2.0
-        half, kernel = raised(np.maximum(high - middle, middle - low)), np.abs(one.kernel.T)
-        through = float(raised(up(self._network.steepest[index]) * size))  # ‖σ′ ∘ F‖
-        rounded = gamma(len(middle) + 8) * (np.abs(middle) @ kernel)
-        off = raised(half @ kernel + rounded + one.kernel_error * through, len(middle))
-        most = raised((norms(one.kernel) + one.kernel_error) * through)
-        low, high = outward(middle @ one.kernel.T, off)
-        size = float(raised(up(self._network.norms[index]) * through))
-        return np.maximum(low, -most), np.minimum(high, most), size
 
 
 class LocalCurvature:
@@ -100,6 +89,31 @@ class LocalCurvature:
     def of(self, v: np.ndarray) -> arb:
         """Returns κ of `v·σ_1(z_1)`."""
         return self._network.matrices[0].largest(-products(self._bends, v, v)[0])
+
+    def roughly(self, functions: np.ndarray) -> list[arb]:
+        """Returns κ of many such functions, from the norm of the kernel."""
+        size = self._network.norms[0] ** 2
+        least = (float(products(self._bends, v, v)[0].min()) for v in functions)
+        return [arb(up(size * max(-each, 0.0))) for each in least]
+
+
+def before(
+    one: Map, low: np.ndarray, high: np.ndarray, size: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the interval of F before a map, from that of σ′ ∘ F behind it.
+
+    Args:
+        one: the map.
+        low, high: of σ′ ∘ F.
+        size: bounds its norm.
+    """
+    middle, kernel = low / 2.0 + high / 2.0, np.abs(one.kernel.T)
+    half = raised(np.maximum(high - middle, middle - low))
+    rounded = gamma(len(middle) + 8) * (np.abs(middle) @ kernel)
+    off = raised(half @ kernel + rounded + one.kernel_error * size, len(middle))
+    most = raised((norms(one.kernel) + one.kernel_error) * size)
+    low, high = outward(middle @ one.kernel.T, off)
+    return np.maximum(low, -most), np.minimum(high, most)
 
 
 def on_ball(network: Network, pre: Vector, radius: float) -> np.ndarray:

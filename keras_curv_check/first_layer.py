@@ -50,15 +50,9 @@ class FirstLayer:
         least = [products(self._bends, row, row)[0] for row in (*kernel, *-kernel)]
         return [arb(up(own.norm(np.maximum(-each, 0.0)) ** 2)) for each in least]
 
-    def roughly(self, functions: np.ndarray) -> list[arb]:
-        """Returns κ everywhere of many functions v, from the norm of the kernel."""
-        size = self._network.norms[0] ** 2
-        least = (float(products(self._bends, row, row)[0].min()) for row in functions)
-        return [arb(up(size * max(-each, 0.0))) for each in least]
-
-    def near(self, pre: Vector, radius: float, function: np.ndarray) -> arb:
-        """Returns κ of one function v on a ball, z_1 at whose centre is given."""
-        return LocalCurvature(self._network, pre, radius).of(function)
+    def near(self, pre: Vector, radius: float) -> LocalCurvature:
+        """Returns the curvature on a ball, z_1 at whose centre is given."""
+        return LocalCurvature(self._network, pre, radius)
 
     def least(
         self,

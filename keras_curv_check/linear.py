@@ -8,6 +8,7 @@ bounds of the numbers that they are multiplied by, is charged to the constant.
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -16,6 +17,7 @@ from flint import arb
 from keras_curv_check.balls import ZERO, Vector, ups
 from keras_curv_check.balls import up as above
 from keras_curv_check.coupling import Coupled
+from keras_curv_check.curvature import LocalCurvature
 from keras_curv_check.files import Map, Witness
 from keras_curv_check.first_layer import FirstLayer
 from keras_curv_check.inputs import Inputs
@@ -186,6 +188,11 @@ class Ball:
             self._layers.append(self._bounded(len(self._layers), centre, off))
             self._size = self._layers[-1].size
 
+    @functools.cached_property
+    def _near(self) -> LocalCurvature:
+        assert self._first is not None
+        return self._first.near(self._pre[0], self._radius)
+
     def margins(self, label: int, rival: int, witness: Witness | None = None) -> Iterator[arb]:
         """Yields lower bounds of `z_label − z_rival` on the ball.
 
@@ -212,8 +219,8 @@ class Ball:
         for _ in range(passes if self._layers else 1):
             rows, constants = ball._to_first(*margin, given)
             if self._first is not None:
-                kappa = self._first.near(self._pre[0], self._radius, rows[0])
-                yield from self._first.least(rows, constants, [kappa], self._inputs)
+                kappas = [self._near.of(rows[0])]
+                yield from self._first.least(rows, constants, kappas, self._inputs)
             rows, constants = ball._to_input(rows, constants, given)
             yield self._inputs.least(float(constants[0]), rows[0])
             lowest.append(self._inputs.against(rows[0]))
@@ -265,7 +272,7 @@ class Ball:
         rows, constants = self._to_first(rows, constants)
         best = np.full(len(rows), -np.inf)
         if self._first is not None and len(self._layers) > 1:
-            kappas = self._first.roughly(rows)
+            kappas = self._near.roughly(rows)
             best = -ups([-b for b in self._first.least(rows, constants, kappas, self._inputs)])
         rows, constants = self._to_input(rows, constants)
         fall = self._inputs.falls(rows)

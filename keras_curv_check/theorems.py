@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from flint import arb
 
+from keras_curv_check.anchored import Anchored
 from keras_curv_check.balls import Vector, norm, up, vector
 from keras_curv_check.confined import Clip, Room, minorant_left
 from keras_curv_check.curvature import Curvature, LocalCurvature
@@ -21,6 +22,7 @@ from keras_curv_check.quadratic import Quadratic
 from keras_curv_check.stages import Stages
 
 SHARES = 1.0, 1.0 + 1e-5, 1.0003  # of a radius, of the balls of parabolas
+Near = LocalCurvature | Anchored
 KEPT = 16  # claims whose bounds are kept, for the next rivals of theirs
 
 
@@ -104,7 +106,7 @@ def theorems(network: Network, clip: Clip | None, confined: bool) -> list[Theore
         found.append(Linear(network, confined))
     if (stages := Stages.of(network)) is not None:
         found.append(TwoStages(stages))
-    if network.smooth and len(network.layers) == 1:
+    if network.smooth and network.layers:
         found.append(OnBall(network))
     if Quadratic.fits(network):
         found.append(Parabolas(network, confined))
@@ -155,13 +157,17 @@ class OnBall(Theorem):
         self._network = network
         self._near = functools.lru_cache(KEPT)(self._around)
 
-    def _around(self, asked: Asked) -> tuple[LocalCurvature, arb]:
+    def _around(self, asked: Asked) -> tuple[Near, arb]:
         """Returns the ball, which reaches to the proof's points, and one bound."""
         claim = asked.claim
         rivals = [t for t, name in enumerate(claim.methods) if name in self.methods]
         points = [vector(claim.points[t]) for t in rivals if t in claim.points]
         far = max(map(up, (asked.radius, *(norm(differences(p, asked.x)) for p in points))))
-        ball = LocalCurvature(self._network, asked.pre[0], far)
+        ball: Near
+        if len(asked.pre) == 1:
+            ball = LocalCurvature(self._network, asked.pre[0], far)
+        else:
+            ball = Anchored(self._network, asked.pre, far)
         return ball, ball(claim.label, rivals)
 
     def left(self, asked: Asked, margin: Margin) -> Iterator[arb]:

@@ -9,16 +9,19 @@ from proved_again import points_between, random_network, verdicts
 
 from keras_curv import data, read
 from keras_curv.certificates.auto import choose_method
-from keras_curv.certificates.lipschitz import LipschitzCertificate
 from keras_curv.curvature.local import LocalCurvature
 from keras_curv.network import activations
 from keras_curv.network.affine import Affine
 from keras_curv.network.network import Network
+from keras_curv.network.network_file import save_network
 from keras_curv.network.pinned import PinnedNetwork
 from keras_curv.network.unitwise import unit_wise
 from keras_curv_check.activations import sigma_of
-from keras_curv_check.check import NOT_PROVED, OUT_OF_SCOPE, PROVED, Checker
+from keras_curv_check.anchored import Anchored
+from keras_curv_check.balls import vector
+from keras_curv_check.check import NOT_PROVED, PROVED, Checker
 from keras_curv_check.files import ProofFolder, read_network
+from keras_curv_check.network import Network as Checked
 
 COUNT = 12
 KNOWN = {name: sigma for name, sigma in activations.SMOOTH.items() if name != "sin"}
@@ -89,17 +92,53 @@ def test_in_a_box(tmp_path):
     assert len(found) > 4 and {one.status for one in found} == {PROVED}, found
 
 
-def test_deeper_networks_are_out_of_scope_at_most(tmp_path):
-    network = random_network((6, 9, 8, 4), ("softplus", "tanh"))
-    verdicts(LipschitzCertificate(network), points_between(network, 4), tmp_path)
-    opened, file = ProofFolder.open(tmp_path / "proofs"), read_network(tmp_path / "network.npz")
-    changed = {"methods": ["crc_local"] * 4}
-    claims = [
-        dataclasses.replace(claim, radius=10.0 * claim.radius, **changed)
-        for claim in [*opened.claims(file)][0]
-    ]
-    found = [*Checker(file, opened.header).check(claims)]
-    assert {one.status for one in found} == {OUT_OF_SCOPE}
+@pytest.fixture(scope="module")
+def deep():
+    """Networks of three to five maps, some with folding errors."""
+    rng, names = np.random.default_rng(2), [name for name in KNOWN if name != "mish"]
+    nets = []
+    for seed, depth in enumerate((2, 3, 4, 2, 3)):
+        sizes = (*rng.integers(3, 9, size=depth + 1), 4)
+        errors = {"kernel_error": 1e-9, "bias_error": 1e-9} if seed % 2 else {}
+        nets.append(random_network(sizes, rng.choice(names, depth), seed, **errors))
+    return nets
+
+
+def test_deep_networks_are_proved_again(deep, tmp_path):
+    """Whatever proves it, some radii need the curvature on the ball."""
+    needed = 0
+    for number, network in enumerate(deep):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        method = choose_method("crc_local", network)
+        result, found = verdicts(method, points_between(network, 6, number, 2.0), folder)
+        assert {one.status for one in found} == {PROVED}, found
+        opened, file = ProofFolder.open(folder / "proofs"), read_network(folder / "network.npz")
+        checker, (claims,) = Checker(file, opened.header), [*opened.claims(file)]
+        forged = [dataclasses.replace(one, radius=one.radius * 1.2) for one in claims]
+        needed += sum("crc_local" in one.methods for one in claims)
+        assert {one.status for one in checker.check(forged)} == {NOT_PROVED}
+    assert needed > 8
+
+
+@pytest.mark.parametrize("radius", [1e-3, 0.1, 1.0, 10.0])
+def test_the_bound_is_above_curvature_on_the_ball(radius, deep, tmp_path):
+    """At points of the ball, and it is close at its centre, and to the package's own bound."""
+    rng = np.random.default_rng(3)
+    for network in deep:
+        save_network(network, tmp_path / "network.npz")
+        checked, local = Checked(read_network(tmp_path / "network.npz")), LocalCurvature(network)
+        x = rng.normal(size=(1, network.dim))
+        pre, _ = checked.forward([vector(x[0])])
+        ball = Anchored(checked, [layer[0] for layer in pre], radius)
+        away = rng.normal(size=(40, network.dim))
+        away *= radius / np.linalg.norm(away, axis=1, keepdims=True)
+        for rival in (1, 2):
+            hessians = network.hessian(x + away, np.zeros(40, int), np.full(40, rival)).numpy()
+            worst, ours = -np.linalg.eigvalsh(hessians)[:, 0].min(), float(ball(0, [rival]))
+            assert worst <= ours + 1e-15 and worst <= float(ball(0, [1, 2])) + 1e-15
+            (theirs,) = local.bound(local.anchor(x), np.array([radius]), [0], [0], [rival])
+            assert ours <= 1.02 * theirs + 1e-12
 
 
 @pytest.mark.parametrize("name", KNOWN)

@@ -110,13 +110,15 @@ class LocalCurvatureCertificate(Method):
         """See `Method`."""
         radius = np.where(question.known > 0.0, question.known, 0.0)
         gradients = np.zeros(len(question.x), np.int64)
+        point = np.full((*radius.shape, question.x.shape[1]), np.nan) if question.witness else None
         unknown = np.flatnonzero(radius.min(axis=1) <= 0.0)
         if len(unknown) and self.everywhere is not None:
             goal = question.goal.opened()._replace(decide=())
             everywhere = self.everywhere.prove(question._replace(goal=goal).take(unknown))
             radius[unknown], gradients[unknown] = everywhere.radius, everywhere.gradients
+            if point is not None:
+                point[unknown] = everywhere.point
         asked = question._replace(known=radius)
-        point = np.full((*radius.shape, question.x.shape[1]), np.nan) if question.witness else None
         every = np.arange(len(question.x) if self.local_curvature.in_range else 0)
 
         def prove(rows: slice) -> tuple[np.ndarray, ...]:
