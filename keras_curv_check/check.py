@@ -7,15 +7,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_curv_check.balls import up, vector
+from keras_curv_check.balls import ZERO, up, vector
 from keras_curv_check.confined import Box, Clip, split_clip
 from keras_curv_check.files import Claim, NetworkFile
 from keras_curv_check.network import Network, OutOfScopeError
 from keras_curv_check.rounding import NotProvedError
+from keras_curv_check.served import ServedErrors
 from keras_curv_check.theorems import KEPT, Asked, Margin, differences, theorems
 
 PROVED, NOT_PROVED, OUT_OF_SCOPE = "proved", "not proved", "out of scope"
-_SCOPE = {"property": "argmax", "guarantee": "real", "rivals": "all"}
+_SCOPE = {"property": ("argmax",), "guarantee": ("real", "float32"), "rivals": ("all",)}
 _FARTHEST = 1e99  # radius, beyond which numbers may overflow
 
 
@@ -47,8 +48,8 @@ class Checker:
     def __init__(self, file: NetworkFile, header: dict):
         self.out_of_scope = ""
         for name, known in _SCOPE.items():
-            if header.get(name) != known:
-                self.out_of_scope = f"{name} {header.get(name)!r}; {known!r} is checked"
+            if header.get(name) not in known:
+                self.out_of_scope = f"{name} {header.get(name)!r}; checked: {', '.join(known)}"
                 return
         self._box: Box | None = None
         self._clip: Clip | None = None
@@ -63,6 +64,7 @@ class Checker:
             if not self._network.smooth and self._box is None:
                 self._clip = split_clip(self._network)
                 self._behind = self._clip.behind if self._clip else self._network
+            self._served = ServedErrors(self._network) if header["guarantee"] == "float32" else None
             self._theorems = theorems(self._network, self._clip, self._box is not None)
         except OutOfScopeError as error:
             self.out_of_scope = str(error)
@@ -113,12 +115,13 @@ class Checker:
             return OUT_OF_SCOPE, f"a radius beyond {_FARTHEST:g}"
         method, lacks = asked.claim.methods[margin.rival], []
         try:
+            lost = self._served.most(asked, margin.rival) if self._served else ZERO
             for theorem in self._theorems:
                 if theorem.always or method in theorem.methods:
                     for left in theorem.left(asked, margin):
-                        if left > 0:
+                        if left > lost:
                             return None
-                        lacks.append(up(-left))
+                        lacks.append(up(lost - left))
             lacking = f"the margin at the radius may be short by {min(lacks):.3g}"
         except NotProvedError as error:
             lacking = str(error)

@@ -29,18 +29,34 @@ class CheckError(Exception):
     """A file that cannot be used; the message says what is wrong with it."""
 
 
+class Served(NamedTuple):
+    """What a server in float32 has in the place of an affine map.
+
+    Attributes:
+        kernel: how far W is off, entry by entry, `(in, out)`, or as factors of |W|, `(out,)`.
+        bias: how far b is off.
+        gain: no number on the way is beyond gain (1 + max |a|), a what the map reads.
+    """
+
+    kernel: np.ndarray
+    bias: np.ndarray
+    gain: float
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Map:
     """An affine map `z = a W + b`, W to within `kernel_error` and b to within `bias_error` (norms).
 
     Attributes:
         kernel: `(in, out)`, float64; of no size for a sparse map, which is not checked.
+        served: what a server has; None where the file does not say.
     """
 
     kernel: np.ndarray
     bias: np.ndarray
     kernel_error: float
     bias_error: float
+    served: Served | None = None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -52,12 +68,14 @@ class NetworkFile:
         activations: for each of the L − 1 layers, names and numbers of units of its runs.
         dim: the number of inputs.
         fingerprint: of the numbers, computed here.
+        head: what the served output makes of the logits; "" where the file does not say.
     """
 
     maps: list[Map]
     activations: list[list[tuple[str, int]]]
     dim: int
     fingerprint: str
+    head: str = ""
 
 
 def read_arrays(path: pathlib.Path) -> dict[str, np.ndarray]:
@@ -116,27 +134,27 @@ def _array(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: pathlib.Path) 
     return np.frombuffer(content, dtype, offset=stream.tell()).reshape(shape)
 
 
-def read_header(path: pathlib.Path, content: bytes, kind: str, version: int) -> dict:
+def read_header(path: pathlib.Path, content: bytes, kind: str, *versions: int) -> dict:
     """Returns a JSON object that says what it is."""
     try:
         header = json.loads(content.decode())
     except (ValueError, RecursionError) as error:
         raise CheckError(f"{path}: its header is not JSON: {str(error)[:200]}") from error
     found = isinstance(header, dict) and (header.get("format"), header.get("version"))
-    if found != (kind, version):
-        raise CheckError(f"{path} has no header of {kind!r} of format version {version}")
+    if found not in [(kind, version) for version in versions]:
+        raise CheckError(f"{path} has no header of {kind!r} of format version {versions[-1]}")
     return header
 
 
 def read_network(path: pathlib.Path) -> NetworkFile:
-    """Reads a network of `keras_curv read --network`, format version 1.
+    """Reads a network of `keras_curv read --network`, format version 1 or 2.
 
     Raises:
         CheckError: it is none, or its fingerprint is not that of its numbers.
     """
     arrays = read_arrays(path)
     content = arrays.pop("header", np.zeros(0, np.uint8)).tobytes()[:MOST_HEADER]
-    header = read_header(path, content, "keras_curv network", 1)
+    header = read_header(path, content, "keras_curv network", 1, 2)
     said = header.pop("fingerprint", None)
     text = json.dumps(header, sort_keys=True, separators=(",", ":"))
     digest = hashlib.sha256(text.encode())
@@ -151,6 +169,7 @@ def read_network(path: pathlib.Path) -> NetworkFile:
             [(str(run["name"]), int(run["units"])) for run in layer]
             for layer in header["activations"]
         ]
+        head = str(header["head"]) if header["version"] > 1 else ""
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise CheckError(f"{path}: its header lacks or misuses {str(error)[:200]}") from error
     widths = [len(one.bias) for one in maps]
@@ -160,7 +179,7 @@ def read_network(path: pathlib.Path) -> NetworkFile:
         raise CheckError(f"{path}: sizes of its maps and activations do not fit")
     if any(count < 1 for layer in layers for _, count in layer):
         raise CheckError(f"{path}: a run of units is empty")
-    return NetworkFile(maps, layers, inputs[0], digest.hexdigest())
+    return NetworkFile(maps, layers, inputs[0], digest.hexdigest(), head)
 
 
 def _map(arrays: dict[str, np.ndarray], number: int, described: dict) -> Map:
@@ -175,7 +194,21 @@ def _map(arrays: dict[str, np.ndarray], number: int, described: dict) -> Map:
             raise ValueError(f"a number of map {number}, which is not finite")
     if not all(math.isfinite(error) and error >= 0.0 for error in errors):
         raise ValueError(f"folding errors of map {number}")
-    return Map(kernel, bias, *errors)
+    return Map(kernel, bias, *errors, _served(arrays, number, shape))
+
+
+def _served(arrays: dict[str, np.ndarray], number: int, shape: tuple[int, int]) -> Served | None:
+    if "served_gain" not in arrays:
+        return None
+    kernel, bias = (arrays[f"served_{part}_{number}"] for part in ("kernel", "bias"))
+    gains = arrays["served_gain"]
+    fits = kernel.shape in (shape, shape[1:]) and bias.shape == shape[1:] and gains.size >= number
+    if not fits or {array.dtype for array in (kernel, bias, gains)} != {np.dtype(np.float64)}:
+        raise ValueError(f"what is served of map {number}")
+    found = Served(kernel, bias, float(gains.ravel()[number - 1]))
+    if not all(np.all(part >= 0.0) for part in found):  # NaN is not
+        raise ValueError(f"a number of what is served of map {number}")
+    return found
 
 
 class Witness(NamedTuple):

@@ -48,6 +48,6 @@ def main() -> int:
     for line in outline(served):
         print(line)
     if FLAGS.network is not None:
-        print(f"fingerprint: {save_network(served.network, FLAGS.network)}")
+        print(f"fingerprint: {save_network(served.network, FLAGS.network, served.head)}")
         print(f"network: {FLAGS.network}")
     return 0

@@ -195,7 +195,8 @@ class ExampleJob(Job):
         header = {name: self.settings[name] for name in names} | {"threat": "l2"}
         if self._options.threat.confined:
             header |= {"threat": "l2 in a box", "box": self._options.threat.config()}
-        return header | {"keras_curv": __version__, "network": fingerprint(self.served.network)}
+        network = fingerprint(self.served.network, self.served.head)
+        return header | {"keras_curv": __version__, "network": network}
 
     def _rows(self, x: np.ndarray, y: np.ndarray | None, start: int) -> list[Row]:
         known = {"rivals": self.settings["rivals"], "seed": self.settings["seed"]}

@@ -243,7 +243,7 @@ class ExampleOptions(RunOptions):
         seed: seed of random rivals, and of the noise of smoothing.
         proofs: folder to write of the proofs, for keras_curv check: of what each radius rests on.
             It must not exist or be empty, unless the run is resumed. It is for argmax, under any
-            change or in a box, in real arithmetic.
+            change or in a box.
         adversarial: NumPy file (.npz) to write of the nearest adversarial point met for each
             example, its distance, and the class that the model serves there; the report draws them
             beside what is proved. The search comes after all rows, and costs some hundred gradients
@@ -310,13 +310,11 @@ class ExampleOptions(RunOptions):
         """Refuses proofs of claims that have no file format yet."""
         if not self.proofs:
             raise InputError("proofs must name a folder. Received: ''")
-        usual = self.searched and self.rivals == "all" and self.guarantee == "real"
-        if not usual or self.smoothing is not None:
-            level = self.guarantee if self.smoothing is None else "smoothing"
+        if not self.searched or self.rivals != "all" or self.smoothing is not None:
+            how = "smoothing" if self.smoothing is not None else f"rivals {self.rivals}"
             raise InputError(
                 "proofs are written for argmax under any change or in a box, with all rivals and "
-                f"the guarantee real. Received: {self.property}, {self.threat}, rivals "
-                f"{self.rivals}, {level}"
+                f"not by smoothing. Received: {self.property}, {self.threat}, {how}"
             )
         parent = pathlib.Path(self.proofs).resolve().parent
         if not parent.is_dir():

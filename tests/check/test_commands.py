@@ -108,7 +108,6 @@ def test_proofs_cost_nothing_in_rows(run_of_digits, tmp_path):
         {"property": "top_2"},
         {"threat": Threat(scale=2.0)},
         {"threat": Threat(norm="linf")},
-        {"guarantee": "float32"},
         {"rivals": "runner_up"},
         {"smoothing": Smoothing(0.5)},
     ],

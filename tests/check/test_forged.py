@@ -109,7 +109,7 @@ def test_rows_exchanged(claims, run_of_digits):
         {"threat": "linf"},
         {"threat": "low 0; high 1"},
         {"property": "top_2"},
-        {"guarantee": "float32"},
+        {"guarantee": "float16"},
         {"rivals": "runner_up"},
     ],
 )

@@ -157,7 +157,8 @@ def test_rows_that_are_none(tmp_path):
         lambda header: header["activations"][0][0].update(units=10**12),
         lambda header: header["activations"].clear(),
         lambda header: header.pop("maps"),
-        lambda header: header.update(version=2),
+        lambda header: header.pop("head"),
+        lambda header: header.update(version=3),
     ],
 )
 def test_a_network_that_does_not_fit_itself(change, run_of_digits, tmp_path):

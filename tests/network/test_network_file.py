@@ -1,5 +1,6 @@
 """The network as numbers, read again by NumPy alone."""
 
+import dataclasses
 import hashlib
 import json
 
@@ -13,7 +14,7 @@ from keras_curv.network.affine import Affine
 from keras_curv.network.network import Network
 from keras_curv.network.network_file import fingerprint, save_network
 from keras_curv.network.pinned import PinnedNetwork
-from keras_curv.network.sparse_affine import SparseAffine
+from keras_curv.network.sparse_affine import SparseAffine, as_array
 from keras_curv.network.unitwise import IDENTITY, unit_wise
 
 RNG = np.random.default_rng(0)
@@ -77,9 +78,42 @@ def test_the_fingerprint_is_what_the_page_says(tmp_path):
     assert said == digest.hexdigest()
 
 
+def test_what_is_served(tmp_path):
+    """By columns where these say as much, and never less than the network has."""
+    network = small_network(kernel_error=1e-12)
+    first, second, last = network.affines
+    uneven = RNG.uniform(1.0, 2.0, last.kernel.shape) * last.served_kernel_error
+    uneven[0, 0] = 1e-9  # where the kernel is 0
+    maps = [first, second, dataclasses.replace(last, served_kernel_error=uneven)]
+    network = Network(maps, network.activations)
+    save_network(network, tmp_path / "net.npz", "softmax")
+    header, arrays = read_again(tmp_path / "net.npz")
+    assert header["head"] == "softmax" and list(arrays["served_gain"]) == [
+        affine.served_gain for affine in network.affines
+    ]
+    for number, (affine, axes) in enumerate(zip(maps, (1, 1, 2), strict=True), 1):
+        found = arrays[f"served_kernel_{number}"]
+        kernel, known = map(as_array, (affine.kernel, affine.served_kernel_error))
+        whole = found if axes == 2 else found * np.abs(kernel)
+        assert found.ndim == axes and np.all(whole >= known * (1.0 - 2.0**-50))
+        np.testing.assert_allclose(whole, known, rtol=1e-8)
+        np.testing.assert_array_equal(arrays[f"served_bias_{number}"], affine.served_bias_error)
+
+
+def test_a_sparse_map_whose_errors_are_elsewhere(tmp_path):
+    kernel = scipy.sparse.csr_array(np.diag([1.0, 2.0]))
+    away = scipy.sparse.csr_array(np.array([[0.1, 0.3], [0.0, 0.4]]))
+    for errors, found in ((away, np.inf), (scipy.sparse.csr_array(np.diag([0.1, 0.0])), [0.1, 0])):
+        one = SparseAffine(kernel, np.zeros(2), served_kernel_error=errors)
+        last = Affine(np.eye(2), np.zeros(2))
+        save_network(Network([one, last], [IDENTITY]), tmp_path / "net.npz")
+        assert read_again(tmp_path / "net.npz")[1]["served_kernel_1"] == pytest.approx(found)
+
+
 def test_any_other_number_has_another_fingerprint():
     networks = small_network(), small_network(1.0 + 2.0**-52), small_network(kernel_error=1e-300)
     assert len({fingerprint(network) for network in networks}) == 3
+    assert fingerprint(networks[0]) != fingerprint(networks[0], "softmax")
 
 
 def test_a_restricted_network_is_refused(tmp_path):
