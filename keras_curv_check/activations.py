@@ -1,7 +1,8 @@
 """Activations in balls: σ, σ′, σ″, the ranges of σ′ on the whole line and of σ″ on intervals.
 
 Ranges: section 10 of the mathematics. Between the points where σ″ is extreme or jumps it is
-monotone, and far out it goes to 0. Where σ′ jumps there is no range of σ″, which is None.
+monotone, and far out it goes to 0; sin has a period instead. If σ′ jumps, σ″ has no range on the
+whole line, which is None, but one on each part between kinks.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ import numpy as np
 from flint import arb, arb_series
 
 from keras_curv_check.balls import ZERO  # which sets the precision
+from keras_curv_check.rounding import NotProvedError
 
+_FARTHEST, _WIDEST = 2.0**40, 300.0  # numbers and intervals whose sine is bounded
 # σ is a function of numbers or of power series: the coefficients of σ(z + t) are its derivatives.
 _Number = TypeVar("_Number", arb, arb_series)
 Function = Callable[[_Number], _Number]
@@ -38,19 +41,21 @@ class Sigma(NamedTuple):
         parts: σ between the kinks, one function more than there are kinks.
         kinks: in order.
         slopes: least and largest σ′.
-        turns: where σ″ is extreme or jumps; None where nobody knows.
+        turns: where σ″ is extreme, or jumps though σ′ does not; of a period, those in [−π, π].
         bends: least and largest σ″; None where σ′ jumps.
         pieces: of one that is linear between kinks; else None.
         cuts: kinks, and about where σ″ changes its sign.
+        periodic: whether all comes again after 2π, and σ″ changes its sign at multiples of π.
     """
 
     parts: tuple[Function, ...]
     kinks: tuple[float, ...]
     slopes: tuple[arb, arb]
-    turns: tuple[arb, ...] | None
+    turns: tuple[arb, ...]
     bends: tuple[arb, arb] | None
     pieces: Pieces | None = None
     cuts: tuple[float, ...] = (0.0,)
+    periodic: bool = False
 
     def value(self, z: arb) -> arb:
         """Returns σ(z)."""
@@ -81,10 +86,31 @@ class Sigma(NamedTuple):
 
     def bends_on(self, low: arb, high: arb) -> tuple[arb, arb] | None:
         """Returns the least and the largest σ″ on an interval; None where σ′ jumps."""
-        if self.turns is None:
-            return self.bends
-        points = low, high, *(at for at in self.turns if not (at < low or at > high))
+        if self.bends is None:
+            return None
+        points = low, high, *self.turns_in(low, high)
         return range_of([value for at in points for value in self.seconds(at)])
+
+    def turns_in(self, low: arb, high: arb) -> list[arb]:
+        """Returns where σ″ turns in an interval; of a period, in the first one of it."""
+        shifts = [ZERO]
+        if self.periodic:
+            if not abs(low) < _FARTHEST:
+                raise NotProvedError("the sine of a number that is too large")
+            first = math.floor(float(low) / math.tau)
+            shifts = [2 * arb.pi() * (first + more) for more in range(3)]
+        points = (at + shift for shift in shifts for at in self.turns)
+        return [at for at in points if not (at < low or at > high)]
+
+    def cuts_in(self, low: float, high: float) -> list[float]:
+        """Returns the cuts inside an interval."""
+        cuts: Sequence[float] = self.cuts
+        if self.periodic:
+            if not high - low < _WIDEST:
+                raise NotProvedError("the sine of too wide an interval")
+            ends = math.ceil(low / math.pi), math.floor(high / math.pi)
+            cuts = [math.pi * number for number in range(ends[0], ends[1] + 1)]
+        return [cut for cut in cuts if low < cut < high]
 
     def estimate(self, z: np.ndarray) -> np.ndarray:
         """Returns σ(z) in float64; no bound."""
@@ -156,7 +182,12 @@ def _linear(kinks: Sequence[float], slopes: Sequence[float], offsets: Sequence[f
     pieces = Pieces(tuple(kinks), tuple(slopes), tuple(offsets))
     ends = arb(min(slopes)), arb(max(slopes))
     bends = None if kinks else (ZERO, ZERO)
-    return Sigma(parts, pieces.kinks, ends, None, bends, pieces)
+    return Sigma(parts, pieces.kinks, ends, (), bends, pieces)
+
+
+def _bent(*parts: Function, kinks: tuple[float, ...], slopes: tuple[float, float]) -> Sigma:
+    """Returns σ whose σ′ jumps at kinks, and whose σ″ is monotone between them."""
+    return _smooth(*parts, turns=(), slopes=slopes, kinks=kinks)._replace(bends=None)
 
 
 def _leaky(slope: float) -> Sigma:
@@ -164,6 +195,8 @@ def _leaky(slope: float) -> Sigma:
 
 
 def _clip(low: float, high: float) -> Sigma:
+    if high == math.inf:
+        return _linear([low], [0.0, 1.0], [low, 0.0])
     return _linear([low, high], [0.0, 1.0, 0.0], [low, 0.0, high])
 
 
@@ -220,7 +253,18 @@ _TABLE = {
         kinks=(-1.0, 1.0),
         turns=[-1.0, 1.0],
     ),
-    "sin": Sigma((lambda z: z.sin(),), (), (arb(-1), arb(1)), None, (arb(-1), arb(1))),
+    "sin": _smooth(
+        lambda z: z.sin(), turns=[-arb.pi() / 2, arb.pi() / 2], slopes=(-1.0, 1.0)
+    )._replace(periodic=True),
+    "selu": _bent(
+        lambda z: 1.7580993408473768 * (z.exp() - 1),
+        lambda z: 1.0507009873554805 * z,
+        kinks=(0.0,),
+        slopes=(0.0, 1.7580993408473768),
+    ),
+    "hard_silu": _bent(
+        lambda z: 0 * z, lambda z: z * (z + 3) / 6, _same, kinks=(-3.0, 3.0), slopes=(-0.5, 1.5)
+    ),
     "gelu": _smooth(
         lambda z: z * (-_C * z).erfc() / 2,
         turns=[sign * arb(2).sqrt() / _C for sign in (-1, 0, 1)],
@@ -257,7 +301,7 @@ def sigma_of(name: str) -> Sigma | None:
         numbers = [float(part) for part in found.groups()[1:] if part is not None]
     except ValueError:
         return None
-    kind, finite = found[1], all(np.isfinite(numbers))
+    kind, finite = found[1], math.isfinite(numbers[0])
     if kind == "leaky_relu" and len(numbers) == 1 and finite:
         return _leaky(numbers[0])
     limits = [0.0, *numbers] if kind == "capped_relu" else numbers

@@ -52,10 +52,9 @@ class Part(NamedTuple):
         """Returns what is known of σ between two points without a kink between them."""
         function = sigma.parts[sum(kink <= a for kink in sigma.kinks)]
         ends = [function(arb_series([arb(z), 1], prec=3)) for z in (a, b)]
-        inner = [at for at in sigma.turns or () if not (at < a or at > b)]
+        inner = sigma.turns_in(arb(a), arb(b))
         turns = [function(arb_series([at, 1], prec=3)) for at in inner]
-        bends = range_of([2 * series[2] for series in (*ends, *turns)])
-        least, most = bends if sigma.turns is not None else (sigma.bends or bends)
+        least, most = range_of([2 * series[2] for series in (*ends, *turns)])
         size = max(up(-least), 0.0), max(up(most), 0.0)
         values, slopes = ((one[i], other[i]) for i in (0, 1) for one, other in [ends])
         return cls(a, b, function, values, slopes, *size)
@@ -117,7 +116,7 @@ class Curved:
         sigma = self._layer[unit]
         if not -1e100 < low <= high < 1e100:
             raise NotProvedError("an interval is beyond 1e100")
-        ends = [low, *(cut for cut in sigma.cuts if low < cut < high), high]
+        ends = [low, *sigma.cuts_in(low, high), high]
         return [Part.of(sigma, *pair) for pair in itertools.pairwise(ends)]
 
     def _each(self, low: np.ndarray, high: np.ndarray) -> list[list[Part]]:

@@ -81,12 +81,6 @@ class Network:
         return [Units(layer) for layer in self.layers]
 
     @property
-    def lined(self) -> bool:
-        """Returns whether every σ has lines around it."""
-        every = (sigma for layer in self.layers for sigma in layer)
-        return bool(self.layers) and all(s.pieces or s.turns is not None for s in every)
-
-    @property
     def smooth(self) -> bool:
         """Returns whether every σ″ is bounded."""
         return all(sigma.bends is not None for layer in self.layers for sigma in layer)

@@ -102,7 +102,7 @@ def theorems(network: Network, clip: Clip | None, confined: bool) -> list[Theore
     found: list[Theorem] = [Lipschitz(network)]
     if (clip.behind if clip else network).smooth:
         found.append(Everywhere(network, clip))
-    if network.lined:
+    if network.layers:
         found.append(Linear(network, confined))
     if (stages := Stages.of(network)) is not None:
         found.append(TwoStages(stages))
@@ -179,9 +179,9 @@ class OnBall(Theorem):
 
 
 class Linear(Theorem):
-    """Linear bounds: theorems 15.1, 15.2, 30.1 and 30.3."""
+    """Linear bounds: theorems 15.1, 15.2, 30.1 and 30.3, and boxes of section 16."""
 
-    methods = "coupled", "crown"
+    methods = "coupled", "crown", "interval"
 
     def __init__(self, network: Network, confined: bool):
         self._network, self._confined = network, confined

@@ -60,7 +60,13 @@ def test_networks_of_every_kind(network, method, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "names", [("relu", "leaky_relu(0.3)"), ("relu6", "capped_relu(2.0)"), ("abs", "clip(-1.0,2.0)")]
+    "names",
+    [
+        ("relu", "leaky_relu(0.3)"),
+        ("relu6", "capped_relu(2.0)"),
+        ("abs", "clip(-1.0,2.0)"),
+        ("selu", "hard_silu"),
+    ],
 )
 def test_kinks_are_proved_by_lipschitz_constants(names, tmp_path):
     network = random_network((6, 9, 8, 4), names)
@@ -139,6 +145,12 @@ def test_linear_bounds_are_proved_again(name, kind, tmp_path):
     assert (result.radius > 1.1 * by_lipschitz).sum() > 8
 
 
+def test_intervals_are_proved_again(tmp_path):
+    network = random_network((6, 9, 8, 4), ("selu", "sin"))
+    _, found = verdicts(choose_method("interval", network), points_between(network, 12), tmp_path)
+    assert len(found) > 8 and statuses(found) == {PROVED}
+
+
 BOX = {"threat": "l2 in a box", "box": {"low": [-1.5], "high": [1.0]}}
 
 
@@ -148,6 +160,8 @@ BOX = {"threat": "l2 in a box", "box": {"low": [-1.5], "high": [1.0]}}
         ("crown", ("tanh", "gelu"), False),
         ("crown", ("silu", "softplus"), True),
         ("crown", ("leaky_relu(0.1)", "elu"), False),
+        ("crown", ("selu", "sin"), False),
+        ("crown", ("hard_silu", "clip(0.0,inf)"), False),
         ("coupled", ("relu", "sigmoid"), False),
         ("coupled", ("relu", "relu6"), True),
         ("two_stage", ("relu", "softplus"), False),
