@@ -62,7 +62,7 @@ class Certifier:
         {options}
 
     Attributes:
-        served: the model, as it is read.
+        served, network: the model, as it is read, and its network with the inputs of a property.
         threat: the threat, with indices in place of names.
         fixed: names of inputs that are no floats beside others that are, and so held fixed.
 
@@ -100,10 +100,10 @@ class Certifier:
         if self.threat.categories is not None:
             held = held & ~self.threat.categories.of(np.zeros(dim, bool))
         self.fixed = tuple(n for n in self.served.inputs.fixed if held[places[n]].any())
-        self._held = self.property.network(self.served.network, self.served.head)
+        self.network = self.property.network(self.served.network, self.served.head)
         # A basis that each example has by itself is asked for with a stand-in, for what is refused.
         stand_in = np.arange(float(dim)) / dim
-        network = self.threat.network(self._held, dim, stand_in)
+        network = self.threat.network(self.network, dim, stand_in)
         error = no_error
         if asked.guarantee == "float32":
             error = _float32_error(self.served, network, self.property, self.threat)
@@ -201,7 +201,7 @@ class Certifier:
             parts = []
             for i, example in enumerate(x):
                 one = slice(i, i + 1)
-                network = self.threat.network(self._held, x.shape[1], example)
+                network = self.threat.network(self.network, x.shape[1], example)
                 of_one: dict[str, Any] = {
                     "rivals": rivals,
                     "seeds": None if seeds is None else seeds[one],

@@ -25,8 +25,10 @@ from keras_curv.certificates.certificate import CORRECT
 from keras_curv.certificates.certifier import Certifier
 from keras_curv.errors import InputError
 from keras_curv.files import write_file
+from keras_curv.network.network import FeedForward
 from keras_curv.npz_file import NpzFile
 from keras_curv.rows.row import Row
+from keras_curv.threats.by_example import Around, moved_along
 from keras_curv.threats.norms import NORMS
 from keras_curv.threats.properties.property import ARGMAX
 
@@ -45,17 +47,9 @@ class AdversarialPoints:
     Attributes:
         distance: of the nearest point, of every example, in the norm and the units of the threat;
             0 where the property does not hold at the example, `inf` where none was found.
-
-    Raises:
-        InputError: the threat has a basis by example.
     """
 
     def __init__(self, certifier: Certifier, settings: str = "", *, resume: bool = False):
-        if certifier.threat.by_example:
-            raise InputError(
-                "adversarial points are not searched where each example has a basis by itself; "
-                f"leave them out. Received: {certifier.threat}"
-            )
         self._certifier, self._settings, self._resume = certifier, settings.encode(), resume
         self._rows: list[tuple[int, int, bool]] = []  # prediction, label, whether it holds
         self.distance = np.zeros(0)
@@ -128,10 +122,10 @@ class AdversarialPoints:
             return points, distance, becomes
         here = flat[rows]
         numbers = self._certifier.property.numbers(served.network, threat.claimed(here, here))
-        start = np.concatenate([threat.coordinates(here), numbers], axis=1)
-        network, norm = self._certifier.method.network, NORMS[threat.norm]
+        network, start = self._searched_in(here, numbers)
+        args = self._certifier.property, NORMS[threat.norm], start, label[rows]
         with np.errstate(all="ignore"):
-            near = nearest_points(network, self._certifier.property, norm, start, label[rows])
+            near = nearest_points(network, *args)
         open_ = np.isfinite(near.distance)
         for share in _FARTHER:
             some = np.flatnonzero(open_)
@@ -148,16 +142,34 @@ class AdversarialPoints:
             open_[some[changed]] = False
         return points, distance, becomes
 
+    @property
+    def _directions(self) -> list[str] | None:
+        """Returns the names of directions that each example has by itself; None for none."""
+        threat = self._certifier.threat
+        return threat.config()["basis"] if threat.by_example else None
+
+    def _searched_in(self, x: np.ndarray, numbers: np.ndarray) -> tuple[FeedForward, np.ndarray]:
+        """Returns the network in whose coordinates points are searched, and where x is there."""
+        certifier, names = self._certifier, self._directions
+        whole = np.concatenate([x, numbers], axis=1)
+        if names is not None:
+            start = np.concatenate([np.zeros((len(x), len(names))), whole], axis=1)
+            return Around(certifier.network, names, x.shape[1]), start
+        start = np.concatenate([certifier.threat.coordinates(x), numbers], axis=1)
+        return certifier.method.network, start
+
     def _rounded(self, x: np.ndarray, change: np.ndarray, dtype: np.dtype) -> np.ndarray:
         """Returns `x + δ` in the model's dtype, within the box, for changes in the threat's
         coordinates."""
-        threat, dim = self._certifier.threat, x.shape[1]
-        if threat.has_basis:
+        threat, names = self._certifier.threat, self._directions
+        if names is not None:
+            point = moved_along(names, x, change)
+        elif threat.has_basis:
             basis = np.array(threat.config()["basis"])
             point = x + change[:, : basis.shape[1]] @ basis.T
         else:
-            point = x + threat.factors(dim)[0] * change[:, :dim]
-        low, high = threat.limits(dim)
+            point = x + threat.factors(x.shape[1])[0] * change[:, : x.shape[1]]
+        low, high = threat.limits(x.shape[1])
         point = np.clip(point, low, high)
         if np.issubdtype(dtype, np.integer):
             info = np.iinfo(dtype)
@@ -179,8 +191,8 @@ class AdversarialPoints:
             )
             return after != before, after
         before, after = (
-            certifier.method.logits(np.concatenate([certifier.threat.coordinates(a), numbers], 1))
-            for a in (x.reshape(len(x), -1).astype(np.float64), point.astype(np.float64))
+            certifier.network.logits(np.concatenate([a.reshape(len(x), -1), numbers], 1)).numpy()
+            for a in (x, point)
         )
         return fails(certifier.property, before, label, after), np.full(len(x), -1)
 

@@ -16,10 +16,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from keras_curv.errors import InputError, require_one_of
 from keras_curv.network.affine import Affine
-from keras_curv.network.network import Network
+from keras_curv.network.network import Evaluation, FeedForward, Network
 from keras_curv.network.pinned import PinnedNetwork
 from keras_curv.numerics.rounding import TINY, UNIT, gamma, norm_bound, up
 from keras_curv.threats.absorbed import product_in
@@ -82,6 +83,12 @@ def directions(names: Sequence[str], x: np.ndarray) -> tuple[np.ndarray, float]:
     return basis, 0.0 if exact else up(2.0 * UNIT * size + 4.0 * TINY * len(x))
 
 
+def moved_along(names: Sequence[str], x: np.ndarray, xi: np.ndarray) -> np.ndarray:
+    """Returns `x + B(x) ξ`, `(n, dim)`, about; of ξ the first entries count."""
+    pairs = zip(x, xi[:, : len(names)], strict=True)
+    return np.stack([one + directions(names, one)[0] @ move for one, move in pairs])
+
+
 def network_around(network: Network, names: Sequence[str], x: np.ndarray) -> Network:
     """Returns the network of ξ, and of the inputs that a property has added.
 
@@ -119,3 +126,64 @@ def network_around(network: Network, names: Sequence[str], x: np.ndarray) -> Net
     if direct is not None:
         direct = np.concatenate([np.zeros((len(names), network.classes)), direct[dim:]])
     return PinnedNetwork(*parts, pinned, direct)
+
+
+class Around(FeedForward):
+    """`(ξ, x) ↦ f(x + B(x) ξ)` for many examples x at once: for searches, not for proofs.
+
+    Args:
+        network: f, of x and then of the inputs of a property.
+        names: of directions.
+        dim: entries of x.
+
+    Example:
+        >>> network = Network.from_weights([np.eye(2)], [np.zeros(2)], ())
+        >>> u = tf.constant([[0.5, 1.0, 3.0]], tf.float64)
+        >>> Around(network, ["contrast"], 2).logits(u).numpy()
+        array([[0.5, 3.5]])
+    """
+
+    def __init__(self, network: FeedForward, names: Sequence[str], dim: int):
+        self._network, self._names, self._dim = network, names, dim
+        self.activations = network.activations
+        self.sizes = len(names) + network.dim, *network.sizes[1:]
+
+    def weights(self, dtype: tf.DType) -> tuple[list, list[tf.Tensor]]:
+        """See `FeedForward`; the first kernel is that of f."""
+        return self._network.weights(dtype)
+
+    def _basis(self, u: tf.Tensor) -> tf.Tensor:
+        """Returns B(x), with 0 for the inputs of a property, `(n, q, network's dim)`."""
+        own = u[:, len(self._names) :][:, : self._dim]
+        columns = {
+            "brightness": tf.ones_like(own),
+            "contrast": own - tf.reduce_mean(own, axis=1, keepdims=True),
+        }
+        still = [[0, 0], [0, 0], [0, self._network.dim - self._dim]]
+        return tf.pad(tf.stack([columns[name] for name in self._names], axis=1), still)
+
+    def _moved(self, u: tf.Tensor) -> tf.Tensor:
+        """Returns x + B(x) ξ, and the inputs of a property."""
+        count = len(self._names)
+        return u[:, count:] + tf.einsum("nq,nqd->nd", u[:, :count], self._basis(u))
+
+    def forward(self, x: tf.Tensor) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+        """See `FeedForward`."""
+        return self._network.forward(self._moved(x))
+
+    def logits(self, x: tf.Tensor) -> tf.Tensor:
+        """See `FeedForward`."""
+        return self._network.logits(self._moved(x))
+
+    def margins(
+        self, x: tf.Tensor, label: tf.Tensor, rivals: tf.Tensor
+    ) -> tuple[tf.Tensor, list[tf.Tensor]]:
+        """See `FeedForward`."""
+        return self._network.margins(self._moved(x), label, rivals)
+
+    def evaluate(self, x: tf.Tensor, label: tf.Tensor, rivals: tf.Tensor) -> Evaluation:
+        """See `FeedForward`; gradients are those of ξ, and 0 at x."""
+        found = self._network.evaluate(self._moved(x), label, rivals)
+        along = tf.einsum("nrd,nqd->nrq", found.gradient, self._basis(x))
+        still = [[0, 0], [0, 0], [0, self._network.dim]]
+        return found._replace(gradient=tf.pad(along, still))

@@ -35,13 +35,13 @@ def built(outputs, activation="softplus", last=None):
 X = np.random.default_rng(0).uniform(0.0, 1.0, (30, DIM)).astype(np.float32)
 
 
-def found(path, model, **options):
+def found(path, model, x=X, **options):
     """The file that a run writes, and the radii of the same."""
     options = {"method": "lipschitz", "radii": [0.1], **options}
-    certify_examples(model, (X, None), adversarial=str(path), **options)
+    certify_examples(model, (x, None), adversarial=str(path), **options)
     del options["radii"]
     with np.load(path) as file:
-        return dict(file), certify(model, X, **options).radius
+        return dict(file), certify(model, x, **options).radius
 
 
 @pytest.mark.parametrize(
@@ -124,6 +124,26 @@ def test_directions_of_a_basis(tmp_path):
     change = (points["x"].astype(float) - X)[met]
     assert np.ptp(change, axis=1).max() < 1e-5
     np.testing.assert_allclose(np.abs(change[:, 0]), points["distance"][met], atol=1e-5)
+
+
+@pytest.mark.parametrize("spelling", ["argmax", "interval:0.2"])
+def test_brightness_and_contrast_of_each_example(spelling, tmp_path):
+    model, names = built(4), ["brightness", "contrast"]
+    points, radius = found(
+        tmp_path / "a.npz", model, X[:12], threat={"basis": names}, property=spelling
+    )
+    met = np.isfinite(points["distance"])
+    assert met.sum() > 3 and (points["distance"] >= radius * (1.0 - 1e-6)).all()
+    assert np.median((radius / points["distance"])[met]) > 0.3
+    for x, point, distance in zip(
+        X[:12][met], points["x"][met], points["distance"][met], strict=True
+    ):
+        directions = np.stack([np.ones(DIM), x - x.astype(float).mean()], axis=1)
+        xi, off, *_ = np.linalg.lstsq(directions, point.astype(float) - x, rcond=None)
+        assert np.all(off < 1e-9) and np.linalg.norm(xi) == pytest.approx(distance, rel=1e-4)
+    if spelling == "argmax":
+        served = model.predict(points["x"][met], verbose=0).argmax(axis=1)
+        assert (served != points["prediction"][met]).all()
 
 
 @pytest.mark.slow

@@ -147,7 +147,6 @@ def test_names_are_read_and_others_refused(script, capfd, tmp_path):
     code, out, err = call(script, capfd, *run)
     assert code == 0 and "changes of brightness and contrast by ξ" in out, err
     for more, words in (
-        ([f"--adversarial={tmp_path}/a.npz"], "not searched where each example has a basis"),
         ([f"--proofs={tmp_path}/proofs"], "proofs are written for"),
         (["--guarantee=float32"], "no guarantee float32"),
     ):
