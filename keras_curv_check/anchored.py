@@ -19,7 +19,7 @@ from keras_curv_check.rounding import TINY, gamma, norms, outward, require_moder
 from keras_curv_check.rounding import up as raised
 
 _STEPS = 30  # of a power iteration
-_CHOICES = 5  # of what theorem 9.3 leaves open, one after the other
+_ROUNDS = 2  # of a choice of t
 
 
 class Layer(NamedTuple):
@@ -69,6 +69,20 @@ class Term(NamedTuple):
             t = float(np.clip(self.loss / np.sqrt(size @ square + TINY), 2.0**-50, 4.0))
             rest += (1 + 1 / arb(t)) * arb(self.loss) ** 2
         return np.nextafter(raised(t * size) - self.e, np.inf), rest
+
+    def level(self, square: np.ndarray) -> float:
+        """Returns about what it adds at v."""
+        weights, rest = self.at(square)
+        return float(weights @ square) + float(rest)
+
+
+class Choice(NamedTuple):
+    """Terms of all layers: weights of (B_I⁰v)², the rest, and about where they are the largest."""
+
+    value: float
+    weights: list[np.ndarray]
+    rest: arb
+    squares: list[np.ndarray]
 
 
 class Anchored:
@@ -138,21 +152,39 @@ class Anchored:
             drift = float(raised(min(drift, lipschitz + here)))
             jacobian = jacobian.times(network.matrices[index + 1].scaled_rows(slope))
 
-    def __call__(self, label: int, rivals: Iterable[int]) -> arb:
-        """Returns one κ for the margins over all of these rivals."""
+    def bounds(self, label: int, rivals: Iterable[int]) -> Iterator[arb]:
+        """Yields values of κ for the margins over all of these rivals, the better one last."""
         parts = zip(*(self._least(label, rival) for rival in rivals), strict=True)
-        terms = [[*_terms(*both)] for both in zip(self._layers, parts, strict=True)]
-        weights, rest = [-layer[0].e for layer in terms], arb.pos_inf()
-        lowest, best, squares = np.inf, (weights, rest), list[np.ndarray]()
-        for number in range(_CHOICES):
-            value, found = self._worst(weights)
-            kept = squares if number > 1 else found
-            squares = [(a + b) / 2.0 for a, b in zip(kept, found, strict=True)]
-            if value + float(rest) < lowest:
-                lowest, best = value + float(rest), (weights, rest)
-            weights, rest = _chosen(terms, squares)
+        terms = [_terms(*both) for both in zip(self._layers, parts, strict=True)]
+        _, squares = self._worst([-layer[0].e for layer in terms])
+        pairs = zip(terms, squares, strict=True)
+        first = [min(layer[:2], key=lambda term: term.level(square)) for layer, square in pairs]
+        best = self._refined(first, squares)
+        yield self._proved(best)
+        chosen, start = [*first], best
+        for index, layer in enumerate(terms):
+            for term in (each for each in layer if each is not chosen[index]):
+                found = self._refined([*chosen[:index], term, *chosen[index + 1 :]], best.squares)
+                if found.value < best.value:
+                    best, chosen[index] = found, term
+        if best is not start:
+            yield self._proved(best)
+
+    def _refined(self, terms: Sequence[Term], squares: Sequence[np.ndarray]) -> Choice:
+        """Returns about the best t of these terms, the first for (B_I⁰v)² that are `squares`."""
+        best = None
+        for _ in range(_ROUNDS):
+            parts = [term.at(square) for term, square in zip(terms, squares, strict=True)]
+            weights, rest = [part[0] for part in parts], sum((part[1] for part in parts), ZERO)
+            value, squares = self._worst(weights)
+            found = Choice(value + float(rest), weights, rest, squares)
+            best = found if best is None or found.value < best.value else best
+        assert best is not None
+        return best
+
+    def _proved(self, choice: Choice) -> arb:
         whole = np.concatenate([layer.jacobian.middle for layer in self._layers], axis=1)
-        return Matrix(whole, ZERO).largest(np.concatenate(best[0])) + arb(up(best[1]))
+        return Matrix(whole, ZERO).largest(np.concatenate(choice.weights)) + arb(up(choice.rest))
 
     def _worst(self, weights: Sequence[np.ndarray]) -> tuple[float, list[np.ndarray]]:
         """Returns about the largest of `vᵀ (Σ B_I⁰ᵀ diag(weights_I) B_I⁰) v`, and (B_I⁰v)²."""
@@ -200,36 +232,27 @@ class Anchored:
         return found[::-1]
 
 
-def _terms(layer: Layer, parts: Sequence[tuple]) -> Iterator[Term]:
-    """Yields what theorem 9.3 may sum of one layer, for several rivals together.
+def _terms(layer: Layer, parts: Sequence[tuple]) -> list[Term]:
+    """Returns what theorem 9.3 may sum of one layer, for several rivals together.
+
+    That is by the interval of F_I, or by a point; and in the sum, or beside it. The first two are
+    in the sum, unless the Jacobian moves by more than its norm.
 
     Args:
         layer: the layer.
         parts: of each rival, e_I by the interval of F_I, e_I by a point, and what that costs.
     """
     least, others, costs = zip(*parts, strict=True)
+    inside, beside = list[Term](), list[Term]()
     for e, cost in ((np.min(least, axis=0), 0.0), (np.min(others, axis=0), max(costs))):
         size, loss = np.abs(e), ZERO
         if layer.drift:
             loss = layer.kernel.norm(size) * layer.drift
             outside = layer.kernel.norm(np.maximum(-e, 0.0)) * layer.lipschitz
-            yield Term(np.zeros(len(e)), up(outside**2 + cost), 0.0)
+            beside.append(Term(np.zeros(len(e)), up(outside**2 + cost), 0.0))
         loss += arb(float(size.max())).sqrt() * layer.jacobian.error
-        yield Term(e, cost, up(loss))
-
-
-def _chosen(
-    terms: Sequence[Sequence[Term]], squares: Sequence[np.ndarray]
-) -> tuple[list[np.ndarray], arb]:
-    """Returns weights and the rest, of the terms that are least where (B_I⁰v)² are `squares`."""
-    weights, rest = list[np.ndarray](), ZERO
-    for layer, square in zip(terms, squares, strict=True):
-        found = [term.at(square) for term in layer]
-        levels = [float(each @ square) + float(more) for each, more in found]
-        least = found[int(np.nanargmin(levels))]
-        weights.append(least[0])
-        rest += least[1]
-    return weights, rest
+        inside.append(Term(e, cost, up(loss)))
+    return inside + beside if layer.drift < layer.lipschitz else beside + inside
 
 
 def _bends(network: Network, index: int, low: np.ndarray, high: np.ndarray) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 from flint import arb
@@ -78,13 +78,13 @@ class LocalCurvature:
         parts = zip(network.layers[0], on_ball(network, pre, radius).tolist(), strict=True)
         self._bends = np.array([ends_of(s.bends_on(*map(arb, ends))) for s, ends in parts])
 
-    def __call__(self, label: int, rivals: Iterable[int]) -> arb:
-        """Returns one κ for the margins over all of these rivals."""
+    def bounds(self, label: int, rivals: Iterable[int]) -> Iterator[arb]:
+        """Yields one κ for the margins over all of these rivals."""
         least = np.full(len(self._bends), np.inf)
         for column in (self._network.column(label, rival) for rival in rivals):
             w = outward(column.middle[:, 0], np.full(len(column.middle), up(column.error)))
             least = np.minimum(least, products(self._bends, *w)[0])
-        return self._network.matrices[0].largest(-least)
+        yield self._network.matrices[0].largest(-least)
 
     def of(self, v: np.ndarray) -> arb:
         """Returns κ of `v·σ_1(z_1)`."""

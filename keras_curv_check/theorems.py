@@ -168,14 +168,14 @@ class OnBall(Theorem):
             ball = LocalCurvature(self._network, asked.pre[0], far)
         else:
             ball = Anchored(self._network, asked.pre, far)
-        return ball, ball(claim.label, rivals)
+        return ball, next(ball.bounds(claim.label, rivals))
 
     def left(self, asked: Asked, margin: Margin) -> Iterator[arb]:
         """See `Theorem`."""
         ball, kappa = self._near(asked)
         yield margin.minorant_left(kappa, asked.radius, asked.room)
-        kappa = ball(asked.claim.label, [margin.rival])
-        yield margin.minorant_left(kappa, asked.radius, asked.room)
+        for kappa in ball.bounds(asked.claim.label, [margin.rival]):
+            yield margin.minorant_left(kappa, asked.radius, asked.room)
 
 
 class Linear(Theorem):
