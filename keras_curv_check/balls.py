@@ -1,4 +1,4 @@
-"""Vectors and matrices of balls: numbers that contain the real ones for certain."""
+"""Vectors of balls: numbers that contain the real ones for certain."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from flint import arb, arb_mat, ctx
+from flint import arb, ctx
 
 ctx.prec = 96  # bits of midpoints
 ZERO = arb(0)
@@ -16,17 +16,6 @@ Vector = list[arb]
 def vector(array: np.ndarray) -> Vector:
     """Returns an array of one axis as exact balls."""
     return [arb(number) for number in array.tolist()]
-
-
-def matrix(array: np.ndarray) -> arb_mat:
-    """Returns an array of two axes as exact balls."""
-    height, width = array.shape
-    return arb_mat(height, width, array.ravel().tolist())
-
-
-def rows(table: Sequence[Sequence[arb]]) -> arb_mat:
-    """Returns a matrix of these rows."""
-    return arb_mat(len(table), len(table[0]), [entry for row in table for entry in row])
 
 
 def dot(one: Sequence[arb], other: Sequence[arb]) -> arb:

@@ -84,15 +84,17 @@ class Checker:
             for rival, point in claim.points.items():
                 at[row, rival] = len(points)
                 points.append(vector(point))
-        pre, logits = self._behind.forward(points)
-        whole, served = self._network.forward(inputs) if self._clip else (pre, logits)
+        whole, slopes, logits = self._behind.forward(points)
+        served = logits
+        if self._clip:
+            whole, _, served = self._network.forward(inputs)
         every = range(len(logits[0]))  # no rival can be left out
         pairs = [(row, t) for row, claim in enumerate(claims) for t in every if t != claim.label]
         places = [at.get(pair, pair[0]) for pair in pairs]
         classes = [(claims[row].label, rival) for row, rival in pairs]
         gradients: list = [None] * len(pairs)
         if self._behind.smooth:
-            gradients = self._behind.gradients(pre, places, classes)
+            gradients = self._behind.gradients(slopes, places, classes)
         held = self._box or self._clip
         asked = [
             Asked(claim, x, [layer[row] for layer in whole], held.room(x) if held else None)

@@ -9,7 +9,7 @@ from flint import arb
 
 from keras_curv_check.balls import ZERO, Vector, ends_of, up, vector
 from keras_curv_check.files import Map
-from keras_curv_check.network import Network
+from keras_curv_check.network import Network, telescoped
 from keras_curv_check.rounding import gamma, norms, outward
 from keras_curv_check.rounding import up as raised
 
@@ -40,12 +40,11 @@ class Curvature:
     def _term(self, index: int, d: np.ndarray) -> arb:
         """Returns a bound of `‖Jᵀ W √D‖`, J the Jacobian of the activations before."""
         network = self._network
-        own = network.matrices[index]
-        bound = own.norm(d) * self._before[index]
+        bound = network.matrices[index].norm(d) * self._before[index]
         if not index:
             return bound
-        args = own, index, network.lipschitz, lambda one: one.norm(d)
-        return arb(min(up(bound), up(network.telescoped(*args))))
+        inside = telescoped(network.parts[index], network.lipschitz, lambda one: one.norm(d))
+        return arb(min(up(bound), up(inside)))
 
     def _diagonals(self, label: int, rival: int) -> list[np.ndarray]:
         """Returns (−e_I)⁺ of each hidden layer, from above."""

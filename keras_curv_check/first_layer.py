@@ -13,12 +13,12 @@ from collections.abc import Sequence
 import numpy as np
 from flint import arb
 
-from keras_curv_check.balls import ZERO, Vector, dot, norm, rows, up, ups, vector, within
+from keras_curv_check.balls import Vector, dot, norm, up, ups, vector
 from keras_curv_check.confined import minorant_left
 from keras_curv_check.curvature import LocalCurvature, products
 from keras_curv_check.files import NetworkFile
 from keras_curv_check.inputs import Inputs
-from keras_curv_check.network import Network
+from keras_curv_check.network import Network, through
 from keras_curv_check.rounding import norms
 
 _SHARES = 0.5, 1.0 - 1e-9  # of the radius, of the points behind the centre
@@ -105,7 +105,7 @@ class FirstLayer:
         """Returns each function and its gradient at its point."""
         network, error = self._network, self._network.file.maps[0].kernel_error
         apart = [*{id(point): point for point in points}.values()]
-        _, pre = self._map.forward([vector(point) for point in apart])
+        *_, pre = self._map.forward([vector(point) for point in apart])
         layer = network.layers[0]
         both = ([s.value_and_first(z) for s, z in zip(layer, each, strict=True)] for each in pre)
         a, slopes = zip(*(zip(*each, strict=True) for each in both), strict=True)
@@ -115,6 +115,4 @@ class FirstLayer:
         turned = [
             [e * s for e, s in zip(v, slopes[i], strict=True)] for v, i in zip(vs, at, strict=True)
         ]
-        through = (rows(turned) * network.transposed[0]).table()
-        off = [within(error * norm(row)) if error else ZERO for row in turned]
-        return values, [[g + o for g in row] for row, o in zip(through, off, strict=True)]
+        return values, through(turned, self._network.file.maps[0].kernel.T, error)

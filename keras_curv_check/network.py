@@ -7,14 +7,15 @@ import functools
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from flint import arb, arb_mat
+from flint import arb
 
 from keras_curv_check.activations import Sigma, sigma_of
-from keras_curv_check.balls import ZERO, matrix, norm, rows, up, vector, within
+from keras_curv_check.balls import Vector, dot, norm, up, vector, within
 from keras_curv_check.files import NetworkFile
 from keras_curv_check.lines import Units
 from keras_curv_check.norms import Matrix
 from keras_curv_check.rounding import gamma, norms
+from keras_curv_check.rounding import up as raised
 
 
 class OutOfScopeError(ValueError):
@@ -67,15 +68,6 @@ class Network:
         return [one.norm() for one in self.matrices]
 
     @functools.cached_property
-    def _kernels(self) -> list[arb_mat]:
-        return [matrix(one.middle) for one in self.matrices]
-
-    @functools.cached_property
-    def transposed(self) -> list[arb_mat]:
-        """Returns the kernels, turned round."""
-        return [kernel.transpose() for kernel in self._kernels]
-
-    @functools.cached_property
     def units(self) -> list[Units]:
         """Returns the activations of each hidden layer, as arrays."""
         return [Units(layer) for layer in self.layers]
@@ -85,45 +77,49 @@ class Network:
         """Returns whether every σ″ is bounded."""
         return all(sigma.bends is not None for layer in self.layers for sigma in layer)
 
-    def forward(self, points: Sequence[Sequence[arb]]) -> tuple[list, list]:
-        """Returns pre-activations of each hidden layer, and logits, a row for each point."""
-        pre: list[list[list[arb]]] = []
-        now = [list(point) for point in points]
-        for number, (one, kernel) in enumerate(zip(self.file.maps, self._kernels, strict=True)):
-            bias = vector(one.bias)
-            products = (rows(now) * kernel).table()
-            for place, product in enumerate(products):
-                off = within(one.kernel_error * norm(now[place]) + one.bias_error)
-                products[place] = [p + b + off for p, b in zip(product, bias, strict=True)]
+    def forward(self, points: Sequence[Vector]) -> tuple[list, list, list]:
+        """Returns z and, of a smooth network, σ′(z) of each hidden layer, and logits, by point."""
+        pre: list[list[Vector]] = []
+        slopes: list[list[Vector]] = []
+        now: list[Vector] = [*points]
+        for number, one in enumerate(self.file.maps):
+            off, products = within(arb(one.bias_error)), through(now, one.kernel, one.kernel_error)
+            bias = [b + off for b in vector(one.bias)]
+            z = [[p + b for p, b in zip(row, bias, strict=True)] for row in products]
             if number == len(self.layers):
-                return pre, products
-            pre.append(products)
+                return pre, slopes, z
+            pre.append(z)
             layer = self.layers[number]
-            now = [[s.value(z) for s, z in zip(layer, row, strict=True)] for row in products]
+            if self.smooth:
+                both = [
+                    [s.value_and_first(e) for s, e in zip(layer, row, strict=True)] for row in z
+                ]
+                slopes.append([[first for _, first in row] for row in both])
+                now = [[value for value, _ in row] for row in both]
+            else:
+                now = [[s.value(e) for s, e in zip(layer, row, strict=True)] for row in z]
         raise AssertionError
 
-    def gradients(self, pre: list, at: list[int], pairs: list[tuple[int, int]]) -> list[list[arb]]:
+    def gradients(
+        self, slopes: list[list[Vector]], at: list[int], pairs: list[tuple[int, int]]
+    ) -> list[Vector]:
         """Returns gradients of margins `z_label − z_rival`.
 
         Args:
-            pre: of `forward`.
+            slopes: of `forward`.
             at: which point each is taken at.
             pairs: label and rival of each.
         """
-        now: list[list[arb]] = []
+        now: list[Vector] = []
         for column in (self.column(*pair) for pair in pairs):
-            now.append([w + within(column.error) for w in vector(column.middle[:, 0])])
-        for number in reversed(range(len(self.layers))):
-            layer = self.layers[number]
-            slopes = [[s.first(z) for s, z in zip(layer, row, strict=True)] for row in pre[number]]
-            now = [
-                [a * v for a, v in zip(slopes[place], row, strict=True)]
+            off = within(column.error)
+            now.append([w + off for w in vector(column.middle[:, 0])])
+        for one, layer in reversed([*zip(self.file.maps[:-1], slopes, strict=True)]):
+            turned = [
+                [a * v for a, v in zip(layer[place], row, strict=True)]
                 for place, row in zip(at, now, strict=True)
             ]
-            error = self.file.maps[number].kernel_error
-            products = (rows(now) * self.transposed[number]).table()
-            off = [within(error * norm(row)) for row in now]
-            now = [[p + o for p in row] for row, o in zip(products, off, strict=True)]
+            now = through(turned, one.kernel.T, one.kernel_error)
         return now
 
     def column(self, label: int, rival: int) -> Matrix:
@@ -141,31 +137,32 @@ class Network:
     def lipschitz(self) -> list[arb]:
         """Bounds the Lipschitz constants of x ↦ z_1, …, z_{L−1} from above; theorem 7.1."""
         found: list[arb] = []
-        for number in range(len(self.layers)):
-            bound = self.telescoped(self.matrices[number], number, found, lambda one: one.norm())
+        for number, parts in enumerate(self.parts):
+            bound = telescoped(parts, found, lambda one: one.norm())
             if number:
                 guard = self.norms[number] * self.steepest[number - 1] * found[-1]
                 bound = arb(min(up(bound), up(guard)))
             found.append(bound)
         return found
 
-    def telescoped(
-        self, last: Matrix, number: int, before: list[arb], size: Callable[[Matrix], arb]
-    ) -> arb:
-        """Returns theorem 7.1's bound of `size` of x ↦ a_number times `last`.
+    @functools.cached_property
+    def parts(self) -> list[list[Matrix]]:
+        """Returns the matrices of that sum for each hidden layer."""
+        return [self.expanded(one, k) for k, one in enumerate(self.matrices[:-1])]
+
+    def expanded(self, last: Matrix, number: int) -> list[Matrix]:
+        """Returns the matrices of theorem 7.1's sum, that of the largest j first.
 
         Args:
             last: the matrix behind activation `number`, counted from 1; behind the input for 0.
             number: of activations before it.
-            before: Lipschitz constants of z_1, …, z_number.
-            size: bounds a norm of a product from above.
         """
-        total, product = ZERO, last
+        parts, product = [], last
         for index in reversed(range(number)):
             units = self.units[index]
-            total += size(product.scaled_rows(units.spread)) * before[index]
+            parts.append(product.scaled_rows(units.spread))
             product = self.matrices[index].times(product.scaled_rows(units.middle))
-        return arb(up(total + size(product)))
+        return [*parts, product]
 
     def margin_lipschitz(self, label: int, rival: int) -> arb:
         """Bounds the Lipschitz constant of a margin from above; theorem 7.1 with w for W_L."""
@@ -173,12 +170,46 @@ class Network:
         if pair not in self._columns:
             column = self.column(*pair)
             number = len(self.layers)
-            bound = self.telescoped(column, number, self.lipschitz, _column_norm)
+            bound = telescoped(self.expanded(column, number), self.lipschitz, _column_norm)
             if number:
                 guard = _column_norm(column) * self.steepest[-1] * self.lipschitz[-1]
                 bound = arb(min(up(bound), up(guard)))
             self._columns[pair] = bound
         return self._columns[pair]
+
+
+def telescoped(parts: list[Matrix], before: Sequence[arb], size: Callable[[Matrix], arb]) -> arb:
+    """Returns theorem 7.1's bound of `size` of x ↦ a_k times a matrix.
+
+    Args:
+        parts: as `Network.expanded` returns them.
+        before: Lipschitz constants of z_1, …, z_k, or of more.
+        size: bounds a norm of a product from above.
+    """
+    factors = [*reversed(before[: len(parts) - 1]), arb(1)]
+    return arb(up(dot([size(part) for part in parts], factors)))
+
+
+def through(table: Sequence[Vector], kernel: np.ndarray, error: float) -> list[Vector]:
+    """Returns `a (W + ΔW)` for each row a of balls, `‖ΔW‖ ≤ error`: float64, rounding charged.
+
+    Args:
+        table: rows, `(m, in)`.
+        kernel: W, `(in, out)`.
+        error: the folding error.
+    """
+    middle = np.array([[float(entry) for entry in row] for row in table])
+    radius = np.array([[up(entry.rad()) for entry in row] for row in table])
+    sizes, terms = np.abs(kernel), len(kernel)
+    with np.errstate(all="ignore"):
+        hidden = radius + gamma(terms + 8) * np.abs(middle)  # a float is off by a rounding, too
+        off = hidden @ sizes + error * norms(np.abs(middle) + radius)[:, None]
+        off = raised(off, terms + 8)
+        # Where this holds, no sum has overflowed.
+        known = (off < 1e200) & bool(sizes.max() < 1e100)
+        centre = np.where(known, middle @ kernel, 0.0)
+    rows = zip(centre.tolist(), np.where(known, off, np.inf).tolist(), strict=True)
+    return [[arb(c, o) for c, o in zip(*both, strict=True)] for both in rows]
 
 
 def _column_norm(one: Matrix) -> arb:

@@ -13,9 +13,9 @@ from collections.abc import Iterable
 import numpy as np
 from flint import arb
 
-from keras_curv_check.balls import ZERO, Vector, norm, rows, ups, vector
+from keras_curv_check.balls import ZERO, Vector, norm, ups, vector
 from keras_curv_check.curvature import on_ball
-from keras_curv_check.network import Network
+from keras_curv_check.network import Network, through
 from keras_curv_check.rounding import norms
 
 Parabola = tuple[arb, arb, arb]  # the factors of z², z and 1
@@ -65,7 +65,7 @@ class Quadratic:
         parts = [*zip(*self._chosen(label, rival), pre, strict=True)]
         values = [a * ((square * z + slope) * z + level) for a, (square, slope, level), z in parts]
         turned = [a * (2 * square * z + slope) for a, (square, slope, _), z in parts]
-        ((*gradient,),) = (rows([turned]) * self._network.transposed[0]).table()
+        (gradient,) = through([turned], self._network.file.maps[0].kernel.T, 0.0)
         lost = column.error * self._size + norm(vector(column.middle[:, 0])) * self._off
         lost += 2 * arb(last.bias_error)
         bias = arb(float(last.bias[label])) - float(last.bias[rival])

@@ -12,7 +12,7 @@ from keras_curv_check.balls import ZERO, Vector, up, vector
 from keras_curv_check.confined import minorant_left
 from keras_curv_check.curvature import Curvature
 from keras_curv_check.files import NetworkFile
-from keras_curv_check.network import Network
+from keras_curv_check.network import Network, telescoped
 from keras_curv_check.norms import Matrix
 
 _STEPS, _SHARE = 60, 0.8  # of a search for a point, and of each step
@@ -48,7 +48,8 @@ class Stages:
         """Bounds the Lipschitz constant of the features from above."""
         network, depth = self._network, self._depth
         unit = Matrix(np.eye(len(self._layer)), ZERO)
-        bound = network.telescoped(unit, depth, network.lipschitz, lambda one: one.norm())
+        parts = network.expanded(unit, depth)
+        bound = telescoped(parts, network.lipschitz, lambda one: one.norm())
         guard = network.steepest[depth - 1] * network.lipschitz[depth - 1]
         return arb(min(up(bound), up(guard)))
 
@@ -66,8 +67,8 @@ class Stages:
         far = np.zeros(len(centre))
         for _ in range(_STEPS):
             point = vector(centre + far)
-            inner, ((*logits,),) = self._head.forward([point])
-            (gradient,) = self._head.gradients(inner, [0], [(label, rival)])
+            _, slopes, (logits,) = self._head.forward([point])
+            (gradient,) = self._head.gradients(slopes, [0], [(label, rival)])
             moved = [a - b for a, b in zip(point, features, strict=True)]
             margin = logits[label] - logits[rival]
             yield minorant_left(margin, gradient, moved, kappa, radius, None)

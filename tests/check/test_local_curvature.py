@@ -129,7 +129,7 @@ def test_the_bound_is_above_curvature_on_the_ball(radius, deep, tmp_path):
         save_network(network, tmp_path / "network.npz")
         checked, local = Checked(read_network(tmp_path / "network.npz")), LocalCurvature(network)
         x = rng.normal(size=(1, network.dim))
-        pre, _ = checked.forward([vector(x[0])])
+        pre, *_ = checked.forward([vector(x[0])])
         ball = Anchored(checked, [layer[0] for layer in pre], radius)
         away = rng.normal(size=(40, network.dim))
         away *= radius / np.linalg.norm(away, axis=1, keepdims=True)

@@ -153,7 +153,7 @@ def test_the_quadratic_is_below_the_margin_and_its_gradient_is_right(proofs):
     moves /= np.maximum(np.linalg.norm(moves, axis=1), 1.0)[:, None]
     for point in claim.x + moves:
         value, gradient = ball.at(vector(point), claim.label, rival)
-        _, ((*logits,),) = network.forward([vector(point)])
+        *_, ((*logits,),) = network.forward([vector(point)])
         assert value < logits[claim.label] - logits[rival]
     step = 1e-6 * rng.normal(size=6)
     ahead, _ = ball.at(vector(point + step), claim.label, rival)

@@ -56,7 +56,7 @@ def bounds(network, x, radius, folder, head="logits"):
     for row in x:
         claim = Claim(0, 0, radius, row, row, [], {}, {})
         (point,) = [vector(row)]
-        pre, logits = checked.forward([point])
+        pre, _, logits = checked.forward([point])
         asked = Asked(claim, point, [layer[0] for layer in pre], None)
         found.append([float(errors.most(asked, t)) for t in range(1, len(logits[0]))])
     return np.array(found)

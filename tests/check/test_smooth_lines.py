@@ -80,7 +80,7 @@ def test_minorants_of_the_first_layer(box):
     inputs, kernel = Inputs(x, arb(0.5), room), maps[1].kernel.T
     functions = np.concatenate([kernel, -kernel])
     bias = np.concatenate([maps[1].bias, -maps[1].bias])
-    pre, _ = known.forward([vector(x)])
+    pre, *_ = known.forward([vector(x)])
     near = first.near(pre[0][0], 0.5)
     roughly = first.least(functions, bias, near.roughly(functions), inputs)
     found = np.maximum(first.least_units(inputs), [float(one) for one in roughly])
