@@ -154,7 +154,7 @@ class Threat:
     def units(self) -> str | None:
         """Returns the units of radii, or None if they are those of the model's input."""
         if self._basis is not None:
-            return f"the {self.norm} norm of ξ, of which changes are Bξ"
+            return f"the {self.norm} norm of ξ" + ("" if self.by_example else ", changes are Bξ")
         return None if self._scale is None else "the weights s of the features"
 
     @property
