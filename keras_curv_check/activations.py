@@ -8,7 +8,6 @@ whole line, which is None, but one on each part between kinks.
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 import re
 from collections.abc import Callable, Sequence
@@ -77,8 +76,8 @@ class Sigma(NamedTuple):
         """Returns each part that z may be in."""
         if not self.kinks:
             return self.parts
-        ends = itertools.pairwise([-math.inf, *self.kinks, math.inf])
-        return [f for f, ends in zip(self.parts, ends, strict=True) if not _apart(z, *ends)]
+        first = sum(z > kink for kink in self.kinks)
+        return self.parts[first : 1 + sum(not z < kink for kink in self.kinks)]
 
     def seconds(self, z: arb) -> list[arb]:
         """Returns σ″(z) of each part that z may be in."""
@@ -148,10 +147,6 @@ class _Floats(np.ndarray):
     def erfc(self) -> np.ndarray:
         """Returns the complementary error function."""
         return np.vectorize(math.erfc)(self).view(_Floats)
-
-
-def _apart(z: arb, low: float, high: float) -> bool:
-    return bool(z < low or z > high)
 
 
 def range_of(values: list[arb]) -> tuple[arb, arb]:

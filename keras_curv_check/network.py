@@ -199,10 +199,10 @@ def through(table: Sequence[Vector], kernel: np.ndarray, error: float) -> list[V
         error: the folding error.
     """
     middle = np.array([[float(entry) for entry in row] for row in table])
-    radius = np.array([[up(entry.rad()) for entry in row] for row in table])
+    radius = np.array([[float(entry.rad()) for entry in row] for row in table])
     sizes, terms = np.abs(kernel), len(kernel)
     with np.errstate(all="ignore"):
-        hidden = radius + gamma(terms + 8) * np.abs(middle)  # a float is off by a rounding, too
+        hidden = radius + gamma(terms + 8) * np.abs(middle)  # a middle is rounded, too
         off = hidden @ sizes + error * norms(np.abs(middle) + radius)[:, None]
         off = raised(off, terms + 8)
         # Where this holds, no sum has overflowed.
