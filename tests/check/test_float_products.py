@@ -28,17 +28,6 @@ def test_real_products_are_within(size):
             assert product.rad() < 1.001 * reach + 1e-13 * sizes + 1e-199
 
 
-def test_folding_errors_are_within():
-    """A kernel that is off by all that it may be, in the worst direction."""
-    rng = np.random.default_rng(7)
-    kernel, a, b = rng.normal(size=(5, 3)), rng.normal(size=5), rng.normal(size=3)
-    off = 1e-3 * np.outer(a, b) / np.linalg.norm(a) / np.linalg.norm(b)
-    ((*found,),) = through([vector(a)], kernel, 1e-3 * (1.0 + 1e-12))
-    moved = [dot(vector(a), vector(column)) for column in (kernel + off).T]
-    assert all(one.contains(other) for one, other in zip(found, moved, strict=True))
-    assert all(1e-4 < float(one.rad()) < 1e-2 for one in found)
-
-
 @pytest.mark.parametrize("place", ["number", "kernel", "ball"])
 @pytest.mark.parametrize("huge", [1e308, np.inf, np.nan])
 def test_what_may_overflow_is_unknown(place, huge):
