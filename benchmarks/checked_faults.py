@@ -31,6 +31,7 @@ from mutants import Mutant, imported, in_place
 from proved_again import points_between, random_network, verdicts
 
 from keras_curv.certificates.auto import choose_method
+from keras_curv.certificates.float32 import Float32Error
 from keras_curv.network import activations
 from keras_curv.network.affine import Affine
 from keras_curv.network.network import Network
@@ -39,6 +40,7 @@ from keras_curv_check.check import NOT_PROVED, OUT_OF_SCOPE, PROVED
 
 COUNT = 24
 LOW, HIGH = -1.5, 1.5  # the box
+FAR = 100.0  # of some examples
 
 
 def net(*names: str, seed: int = 3, **errors: float) -> Callable[[], Network]:
@@ -78,6 +80,31 @@ def clipped() -> Network:
     )
 
 
+def far_away(*names: str) -> Callable[[], Network]:
+    """A network around inputs of about `FAR`, so that float32 loses digits in its first map."""
+
+    def make() -> Network:
+        near = net(*names)()
+        first, *others = near.affines
+        moved = Affine(first.kernel, first.bias - FAR * first.kernel.sum(axis=0))
+        return Network([moved, *others], near.activations)
+
+    return make
+
+
+def lifted(*rises: float) -> Callable[[], Network]:
+    """A network with so much in the bias of each map, which the next one takes off again."""
+
+    def make() -> Network:
+        near, maps, before = net("softplus")(), list[Affine](), 0.0
+        for one, rise in zip(near.affines, rises, strict=True):
+            maps.append(Affine(one.kernel, one.bias + rise - before * one.kernel.sum(axis=0)))
+            before = rise
+        return Network(maps, near.activations)
+
+    return make
+
+
 # Name → method, network, and whether inputs stay in a box.
 INPUTS: dict[str, tuple[str, Callable[[], Network], bool]] = {
     "lipschitz": ("lipschitz", net("relu", "tanh"), False),
@@ -107,7 +134,18 @@ INPUTS: dict[str, tuple[str, Callable[[], Network], bool]] = {
     "crown, folded": ("crown", net("relu", "relu", kernel_error=1e-3), False),
     "crown, cancelling": ("crown", lambda: cancelling("relu"), False),
     "crown, box": ("crown", net("tanh", "softplus"), True),
+    "float32": ("crc", far_away("softplus"), False),
+    "float32, deep": ("crc", far_away("softplus", "tanh"), False),
+    "float32, several ops": ("crc", far_away("gelu"), False),
+    "float32, activations": ("crc", lifted(1e3, 0.0), False),
+    "float32, softmax": ("crc", lifted(0.0, 1e3), False),
+    "float32, lipschitz": ("lipschitz", net("relu"), False),
 }
+# Inputs with examples of about `FAR`; and by which heads they are served in float32: then the
+# guarantee is that.
+DISTANT = ("float32", "float32, deep", "float32, several ops")
+HEADS = {name: "logits" for name in INPUTS if name.startswith("float32")}
+HEADS["float32, softmax"] = "softmax"
 CRC, LINEAR = "certificates.crc.", "certificates.linear.bounds."
 QUADRATIC = "certificates.linear.quadratic"
 # Input, module, what stands there, what takes its place.
@@ -350,6 +388,32 @@ FAULTS = (
         "_DOWN.create_decimal(float(radius) * (1.0 + 2e-8))",
     ),
 )
+ROUNDED = "size @ away + affine.served_bias_error + _through(away, steepest, error)"
+FLOAT32 = (
+    ("float32", ROUNDED, "affine.served_bias_error + _through(away, steepest, error)"),
+    ("float32", ROUNDED, "size @ away + _through(away, steepest, error)"),
+    ("float32", "fixed = carried + _both(", "fixed = _both("),
+    (
+        "float32, activations",
+        "own = omega * sizes[index + 1]",
+        "own = 0.5 * omega * sizes[index + 1]",
+    ),
+    ("float32", "error = slope * before *", "error = 0.5 * slope * before *"),
+    ("float32", "(reach_rate + before_rate) * within", "0.0 * (reach_rate + before_rate)"),
+    ("float32, deep", "passed + rounded, passed_rate + rounded_rate", "rounded, rounded_rate"),
+    ("float32, deep", "(reach_rate + before_rate) * within", "0.0 * (reach_rate + before_rate)"),
+    ("float32, several ops", "own + floor * omega * (1.0 + reach + before)", "own"),
+    (
+        "float32, softmax",
+        "fixed += relative * _both(reach + passed, label, rivals) + absolute",
+        "pass",
+    ),
+    ("float32, softmax", "_both(reach + passed, label, rivals) + absolute", "absolute"),
+    ("float32, lipschitz", ROUNDED, "size @ away + _through(away, steepest, error)"),
+    ("float32, lipschitz", "steepest + folded", "folded"),
+    ("float32, lipschitz", "linear.fixed + linear.rate * radius", "linear.fixed"),
+)
+FAULTS += tuple((name, "certificates.float32", *fault) for name, *fault in FLOAT32)
 GRID = "a search leaves up to three thousandths of a radius, more than these roundings take"
 # What the checker does not see, and why.
 UNSEEN = {
@@ -370,14 +434,17 @@ def statuses(name: str) -> list[str]:
     method, make, boxed = INPUTS[name]
     network = make()
     x, header = points_between(network, COUNT), {}
-    certified = network
+    certified, head, served = network, HEADS.get(name), ()
     if boxed:
         limits = np.full(network.dim, LOW), np.full(network.dim, HIGH)
         certified = PinnedNetwork(network.affines, network.activations, None, limits=limits)
         box: dict[str, object] = {"low": [LOW], "high": [HIGH]}
         x, header = np.clip(x, LOW, HIGH), {"threat": "l2 in a box", "box": box}
+    if head is not None:
+        x = np.float32(x + FAR * (name in DISTANT)).astype(float)
+        served, header = (Float32Error(network, head),), {"guarantee": "float32", "head": head}
     with tempfile.TemporaryDirectory() as folder:
-        args = choose_method(method, certified), x, pathlib.Path(folder), network
+        args = choose_method(method, certified, *served), x, pathlib.Path(folder), network
         found = verdicts(*args, **header)[1]
     return [one.status for one in found if one.status != OUT_OF_SCOPE]
 

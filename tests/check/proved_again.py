@@ -14,18 +14,19 @@ from keras_curv_check.files import ProofFolder, read_network
 HEADER = {"property": "argmax", "threat": "l2", "guarantee": "real", "rivals": "all"}
 
 
-def verdicts(method, x, folder, network=None, **header):
+def verdicts(method, x, folder, network=None, head="logits", **header):
     """Certifies x, and returns the certificates and what the checker says of their proofs.
 
-    The numbers that it checks are those of `network`, if they are not the method's own.
+    The numbers that it checks are those of `network`, if they are not the method's own; its logits
+    are served behind `head`.
     """
     network = network or method.network
     kept = Witnesses(x, x, network)
     result = method.certify(x, noted=kept.note)
-    written = Written(folder / "proofs", HEADER | header | {"network": fingerprint(network)})
+    written = Written(folder / "proofs", HEADER | header | {"network": fingerprint(network, head)})
     written.prepare()
     written.write(0, result, kept)
-    save_network(network, folder / "network.npz")
+    save_network(network, folder / "network.npz", head)
     file = read_network(folder / "network.npz")
     opened = ProofFolder.open(folder / "proofs")
     checker = Checker(file, opened.header)
