@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from flint import arb
 from proved_again import points_between, random_network, verdicts
 
@@ -22,6 +23,7 @@ from keras_curv_check.balls import vector
 from keras_curv_check.check import NOT_PROVED, PROVED, Checker
 from keras_curv_check.files import ProofFolder, read_network
 from keras_curv_check.network import Network as Checked
+from keras_curv_check.rounding import NotProvedError
 
 COUNT = 12
 KNOWN = activations.SMOOTH
@@ -157,3 +159,35 @@ def test_ranges_on_intervals_are_those_of_the_package(name):
     for a, b, least, most in zip(low, high, *theirs.second_range_on(low, high), strict=True):
         found = ours.bends_on(arb(a), arb(b))
         assert np.allclose([float(end.mid()) for end in found], [least, most], rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["relu", "abs", "selu", "hard_silu", "clip(0.0,inf)"])
+def test_there_is_no_curvature_where_slopes_jump(name):
+    sigma = sigma_of(name)
+    assert sigma.bends is None and sigma.bends_on(arb(-4), arb(4)) is None
+    if name == "clip(0.0,inf)":
+        assert sigma.limits == (0.0, np.inf)
+
+
+def test_a_sine_that_is_too_far_out_is_not_bounded():
+    sine = sigma_of("sin")
+    with pytest.raises(NotProvedError, match="too large"):
+        sine.bends_on(arb(2.0**41), arb(2.0**41 + 1.0))
+    with pytest.raises(NotProvedError, match="too wide"):
+        sine.cuts_in(-200.0, 200.0)
+
+
+NAMES = {*activations.ACTIVATIONS, "clip(-0.5,inf)", "clip(-1.0,2.0)"} - {"exponential"}
+
+
+@pytest.mark.parametrize("name", sorted(NAMES))
+def test_values_and_ranges_on_the_whole_line_are_those_of_the_package(name):
+    theirs, ours = activations.get(name), sigma_of(name)
+    z = np.linspace(-7.0, 7.0, 29)
+    values = [float(ours.value(arb(at)).mid()) for at in z.tolist()]
+    assert np.allclose(values, theirs.value(tf.constant(z)), rtol=0.0, atol=1e-12)
+    found = [float(end.mid()) for end in ours.slopes]
+    assert np.allclose(found, theirs.first_range, rtol=0.0, atol=1e-9)
+    if ours.bends is not None:
+        found = [float(end.mid()) for end in ours.bends]
+        assert np.allclose(found, theirs.second_range, rtol=0.0, atol=1e-9)

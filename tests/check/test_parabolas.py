@@ -13,7 +13,7 @@ from keras_curv.network.network import Network
 from keras_curv.network.pinned import PinnedNetwork
 from keras_curv_check.balls import vector
 from keras_curv_check.check import NOT_PROVED, PROVED, Checker
-from keras_curv_check.files import ProofFolder, read_network
+from keras_curv_check.files import Map, NetworkFile, ProofFolder, read_network
 from keras_curv_check.network import Network as Checked
 from keras_curv_check.quadratic import Quadratic
 
@@ -160,3 +160,12 @@ def test_the_quadratic_is_below_the_margin_and_its_gradient_is_right(proofs):
     behind, _ = ball.at(vector(point - step), claim.label, rival)
     slope = sum((g * s for g, s in zip(gradient, step.tolist(), strict=True)), arb(0))
     assert abs(float(ahead - behind - 2 * slope)) < 1e-6 * abs(float(slope))
+
+
+def test_folding_by_hand():
+    """Of z = x at 3, on a ball of 1, z is off by 5e and a ≤ 4 + 5e: the margin by 15e + 10e²."""
+    e = 2.0**-10
+    maps = [Map(np.ones((1, 1)), np.zeros(1), e, e), Map(np.eye(1, 2), np.zeros(2), e, e)]
+    network = Checked(NetworkFile(maps, [[("relu", 1)]], 1, ""))
+    value, (slope,) = Quadratic(network, [arb(3)], 1.0).at([arb(3)], 0, 1)
+    assert abs(float(value) - (3.0 - 15.0 * e - 10.0 * e * e)) < 1e-12 and abs(slope - 1) < 1e-12

@@ -161,7 +161,7 @@ BOX = {"threat": "l2 in a box", "box": {"low": [-1.5], "high": [1.0]}}
         ("crown", ("silu", "softplus"), True),
         ("crown", ("leaky_relu(0.1)", "elu"), False),
         ("crown", ("selu", "sin"), False),
-        ("crown", ("hard_silu", "clip(0.0,inf)"), False),
+        ("crown", ("hard_silu", "clip(-0.5,inf)"), False),
         ("coupled", ("relu", "sigmoid"), False),
         ("coupled", ("relu", "relu6"), True),
         ("two_stage", ("relu", "softplus"), False),
