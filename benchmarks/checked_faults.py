@@ -27,6 +27,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "check"), str(ROOT / "benchmarks
 import inspect
 
 import numpy as np
+import scipy.sparse
 from mutants import Mutant, imported, in_place
 from proved_again import points_between, random_network, verdicts
 
@@ -36,6 +37,7 @@ from keras_curv.network import activations
 from keras_curv.network.affine import Affine
 from keras_curv.network.network import Network
 from keras_curv.network.pinned import PinnedNetwork
+from keras_curv.network.sparse_affine import SparseAffine
 from keras_curv_check.check import NOT_PROVED, OUT_OF_SCOPE, PROVED
 
 COUNT = 24
@@ -105,6 +107,15 @@ def lifted(*rises: float) -> Callable[[], Network]:
     return make
 
 
+def convolved() -> Network:
+    """One hidden layer behind a sparse map, four units of which see the same three inputs."""
+    one = random_network((6, 20, 4), ("softplus",), 3)
+    seen = (np.arange(6)[:, None] - np.arange(20) // 4) % 6 < 3
+    kernel = scipy.sparse.csr_array(np.where(seen, 2.0 * one.affines[0].kernel, 0.0))
+    maps = [SparseAffine(kernel, one.affines[0].bias), one.affines[1]]
+    return Network(maps, one.activations)
+
+
 # Name → method, network, and whether inputs stay in a box.
 INPUTS: dict[str, tuple[str, Callable[[], Network], bool]] = {
     "lipschitz": ("lipschitz", net("relu", "tanh"), False),
@@ -114,6 +125,7 @@ INPUTS: dict[str, tuple[str, Callable[[], Network], bool]] = {
     "crc, deep": ("crc", net("softplus", "tanh"), False),
     "crc, folded": ("crc", narrow("softplus"), False),
     "crc, cancelling": ("crc", lambda: cancelling("softplus"), False),
+    "crc, sparse": ("crc", convolved, False),
     "crc, box": ("crc", net("softplus"), True),
     "crc, clip": ("crc", clipped, False),
     "crc_local": ("crc_local", net("softplus"), False),
@@ -251,6 +263,12 @@ FAULTS = (
         CRC + "ball_step",
         "self._geometry.in_ball(found, place, error)",
         "self._geometry.in_ball(found._replace(error=[0 * e for e in found.error]), place, error)",
+    ),
+    (
+        "crc, sparse",
+        "numerics.column_groups",
+        "return scaled_back(bound,",
+        "return scaled_back(0.96 * bound,",
     ),
     (
         "two_stage",

@@ -45,6 +45,7 @@ class Sigma(NamedTuple):
         pieces: of one that is linear between kinks; else None.
         cuts: kinks, and about where σ″ changes its sign.
         periodic: whether all comes again after 2π, and σ″ changes its sign at multiples of π.
+        polynomials: coefficients of 1, z and z² between kinks; None where σ is no polynomial.
     """
 
     parts: tuple[Function, ...]
@@ -55,6 +56,7 @@ class Sigma(NamedTuple):
     pieces: Pieces | None = None
     cuts: tuple[float, ...] = (0.0,)
     periodic: bool = False
+    polynomials: tuple[tuple[float, float, float], ...] | None = None
 
     def value(self, z: arb) -> arb:
         """Returns σ(z)."""
@@ -177,7 +179,8 @@ def _linear(kinks: Sequence[float], slopes: Sequence[float], offsets: Sequence[f
     pieces = Pieces(tuple(kinks), tuple(slopes), tuple(offsets))
     ends = arb(min(slopes)), arb(max(slopes))
     bends = None if kinks else (ZERO, ZERO)
-    return Sigma(parts, pieces.kinks, ends, (), bends, pieces)
+    polynomials = tuple((o, s, 0.0) for s, o in zip(slopes, offsets, strict=True))
+    return Sigma(parts, pieces.kinks, ends, (), bends, pieces, polynomials=polynomials)
 
 
 def _bent(*parts: Function, kinks: tuple[float, ...], slopes: tuple[float, float]) -> Sigma:
@@ -247,7 +250,7 @@ _TABLE = {
         _same,
         kinks=(-1.0, 1.0),
         turns=[-1.0, 1.0],
-    ),
+    )._replace(polynomials=((0.0, 0.0, 0.0), (0.25, 0.5, 0.25), (0.0, 1.0, 0.0))),
     "sin": _smooth(
         lambda z: z.sin(), turns=[-arb.pi() / 2, arb.pi() / 2], slopes=(-1.0, 1.0)
     )._replace(periodic=True),

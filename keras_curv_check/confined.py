@@ -85,7 +85,8 @@ def split_clip(network: Network) -> Clip | None:
     """Returns the clip that a network begins with; None if there is none."""
     file, kinds = network.file, network.layers[:1]
     first = file.maps[0]
-    if not kinds or first.kernel.shape[0] != first.kernel.shape[1]:
+    square = first.kernel.shape[0] == first.kernel.shape[1]
+    if not kinds or not square or not isinstance(first.kernel, np.ndarray):
         return None
     limits = {sigma.limits for sigma in kinds[0]}
     scale = np.diagonal(first.kernel)

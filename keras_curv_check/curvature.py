@@ -8,6 +8,7 @@ import numpy as np
 from flint import arb
 
 from keras_curv_check.balls import ZERO, Vector, ends_of, up, vector
+from keras_curv_check.blocks import lengths
 from keras_curv_check.files import Map
 from keras_curv_check.network import Network, telescoped
 from keras_curv_check.rounding import gamma, norms, outward
@@ -106,11 +107,11 @@ def before(
         low, high: of σ′ ∘ F.
         size: bounds its norm.
     """
-    middle, kernel = low / 2.0 + high / 2.0, np.abs(one.kernel.T)
+    middle, kernel = low / 2.0 + high / 2.0, abs(one.kernel).T
     half = raised(np.maximum(high - middle, middle - low))
     rounded = gamma(len(middle) + 8) * (np.abs(middle) @ kernel)
     off = raised(half @ kernel + rounded + one.kernel_error * size, len(middle))
-    most = raised((norms(one.kernel) + one.kernel_error) * size)
+    most = raised((lengths(one.kernel) + one.kernel_error) * size)
     low, high = outward(middle @ one.kernel.T, off)
     return np.maximum(low, -most), np.minimum(high, most)
 

@@ -19,9 +19,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from keras_curv_check.blocks import Blocks
+
 MOST_BYTES = 2**30
 MOST_HEADER = 2**24
 MOST_ARRAYS = 2**12
+MOST_SIDE = 2**22  # rows or columns of a sparse map
 _NPY_HEADER, _PIECE = 10_000, 2**22
 
 
@@ -48,11 +51,11 @@ class Map:
     """An affine map `z = a W + b`, W to within `kernel_error` and b to within `bias_error` (norms).
 
     Attributes:
-        kernel: `(in, out)`, float64; of no size for a sparse map, which is not checked.
+        kernel: `(in, out)`, float64; an array, or `Blocks` of a sparse map.
         served: what a server has; None where the file does not say.
     """
 
-    kernel: np.ndarray
+    kernel: Any
     bias: np.ndarray
     kernel_error: float
     bias_error: float
@@ -184,14 +187,12 @@ def read_network(path: pathlib.Path) -> NetworkFile:
 
 def _map(arrays: dict[str, np.ndarray], number: int, described: dict) -> Map:
     errors = float(described["kernel_error"]), float(described["bias_error"])
-    bias, shape = arrays[f"bias_{number}"], (int(described["in"]), int(described["out"]))
-    sparse = described["sparse"] is not False
-    kernel = np.zeros((0, 0)) if sparse else arrays[f"kernel_{number}"]
-    for array, wanted in ((bias, shape[1:]), (kernel, (0, 0) if sparse else shape)):
-        if array.dtype != np.float64 or array.shape != wanted:
-            raise ValueError(f"array of map {number}")
-        if not np.isfinite(array).all():
-            raise ValueError(f"a number of map {number}, which is not finite")
+    shape = int(described["in"]), int(described["out"])
+    (bias,) = _numbers(arrays, number, bias=shape[1:])
+    if described["sparse"] is False:
+        kernel: Any = _numbers(arrays, number, kernel=shape)[0]
+    else:
+        kernel = _sparse(arrays, number, shape)
     if not all(math.isfinite(error) and error >= 0.0 for error in errors):
         raise ValueError(f"folding errors of map {number}")
     return Map(kernel, bias, *errors, _served(arrays, number, shape))
@@ -209,6 +210,34 @@ def _served(arrays: dict[str, np.ndarray], number: int, shape: tuple[int, int]) 
     if not all(np.all(part >= 0.0) for part in found):  # NaN is not
         raise ValueError(f"a number of what is served of map {number}")
     return found
+
+
+def _numbers(
+    arrays: dict[str, np.ndarray], number: int, **shapes: tuple[int, ...]
+) -> list[np.ndarray]:
+    found = [arrays[f"{name}_{number}"] for name in shapes]
+    for array, shape in zip(found, shapes.values(), strict=True):
+        if array.dtype != np.float64 or array.shape != shape:
+            raise ValueError(f"array of map {number}")
+        if not np.isfinite(array).all():
+            raise ValueError(f"a number of map {number}, which is not finite")
+    return found
+
+
+def _sparse(arrays: dict[str, np.ndarray], number: int, shape: tuple[int, int]) -> Blocks:
+    """Returns a matrix in CSR form, whose indices have to ascend within each row."""
+    indptr, indices = (arrays[f"{name}_{number}"] for name in ("indptr", "indices"))
+    if {indptr.dtype, indices.dtype} != {np.dtype(np.int64)} or indices.ndim != 1:
+        raise ValueError(f"indices of map {number}")
+    (data,) = _numbers(arrays, number, data=indices.shape)
+    fits = indptr.shape == (shape[0] + 1,) and max(shape) <= MOST_SIDE
+    if not fits or not np.all((indptr >= 0) & (indptr <= indices.size)):
+        raise ValueError(f"indptr of map {number}")
+    rows = np.repeat(np.arange(shape[0]), np.diff(indptr))  # which refuses negative counts
+    inside = len(rows) == indices.size and np.all((indices >= 0) & (indices < shape[1]))
+    if not inside or not np.all(np.diff(rows * shape[1] + indices) > 0):
+        raise ValueError(f"indices of map {number}, which do not ascend within a row")
+    return Blocks.of(shape, rows, indices, data)
 
 
 class Witness(NamedTuple):

@@ -11,11 +11,15 @@ from flint import arb
 
 from keras_curv_check.activations import Sigma, sigma_of
 from keras_curv_check.balls import Vector, dot, norm, up, vector, within
+from keras_curv_check.blocks import Blocks
 from keras_curv_check.files import NetworkFile
 from keras_curv_check.lines import Units
 from keras_curv_check.norms import Matrix
 from keras_curv_check.rounding import gamma, norms
 from keras_curv_check.rounding import up as raised
+from keras_curv_check.wide import Wide
+
+_FEW = 16  # columns that are put through a sparse map
 
 
 class OutOfScopeError(ValueError):
@@ -31,9 +35,10 @@ class Network:
     Attributes:
         file: as given.
         layers: for each hidden layer, the activation of each unit.
+        sparse: whether a map is sparse.
 
     Raises:
-        OutOfScopeError: a map is sparse, or an activation is unknown.
+        OutOfScopeError: an activation is unknown.
     """
 
     def __init__(self, file: NetworkFile):
@@ -44,9 +49,7 @@ class Network:
             for name in (name for name, _ in layer if sigma_of(name) is None):
                 raise OutOfScopeError(f"activation {name!r} of layer {number}")
             self.layers.append([s for name, count in layer for s in [sigma_of(name)] * count if s])
-        for number, one in enumerate(file.maps, 1):
-            if not one.kernel.size:
-                raise OutOfScopeError(f"map {number} is sparse")
+        self.sparse = any(isinstance(one.kernel, Blocks) for one in file.maps)
 
     @functools.cached_property
     def stored(self) -> Network:
@@ -68,6 +71,10 @@ class Network:
         return [one.norm() for one in self.matrices]
 
     @functools.cached_property
+    def _wide(self) -> Wide:
+        return Wide(self.file)
+
+    @functools.cached_property
     def units(self) -> list[Units]:
         """Returns the activations of each hidden layer, as arrays."""
         return [Units(layer) for layer in self.layers]
@@ -79,6 +86,8 @@ class Network:
 
     def forward(self, points: Sequence[Vector]) -> tuple[list, list, list]:
         """Returns z and, of a smooth network, σ′(z) of each hidden layer, and logits, by point."""
+        if self.sparse:
+            return self._wide.forward(points, self.smooth)
         pre: list[list[Vector]] = []
         slopes: list[list[Vector]] = []
         now: list[Vector] = [*points]
@@ -100,9 +109,7 @@ class Network:
                 now = [[s.value(e) for s, e in zip(layer, row, strict=True)] for row in z]
         raise AssertionError
 
-    def gradients(
-        self, slopes: list[list[Vector]], at: list[int], pairs: list[tuple[int, int]]
-    ) -> list[Vector]:
+    def gradients(self, slopes: list, at: list[int], pairs: list[tuple[int, int]]) -> list[Vector]:
         """Returns gradients of margins `z_label − z_rival`.
 
         Args:
@@ -110,8 +117,11 @@ class Network:
             at: which point each is taken at.
             pairs: label and rival of each.
         """
+        columns = [self.column(*pair) for pair in pairs]
+        if self.sparse:
+            return self._wide.gradients(slopes, at, columns)
         now: list[Vector] = []
-        for column in (self.column(*pair) for pair in pairs):
+        for column in columns:
             off = within(column.error)
             now.append([w + off for w in vector(column.middle[:, 0])])
         for one, layer in reversed([*zip(self.file.maps[:-1], slopes, strict=True)]):
@@ -124,8 +134,9 @@ class Network:
 
     def column(self, label: int, rival: int) -> Matrix:
         """Returns `w = W_L[:, label] − W_L[:, rival]`, `(N, 1)`."""
-        last = self.matrices[-1]
-        w = last.middle[:, [label]] - last.middle[:, [rival]]
+        last, pair = self.matrices[-1], np.zeros((len(self.file.maps[-1].bias), 1))
+        pair[[label, rival], 0] = 1.0, -1.0
+        w = last.middle @ pair
         return Matrix(w, arb(up(2 * last.error + gamma(2) * arb(float(norms(w[:, 0]))))))
 
     @functools.cached_property
@@ -146,12 +157,14 @@ class Network:
         return found
 
     @functools.cached_property
-    def parts(self) -> list[list[Matrix]]:
+    def parts(self) -> list[list[Matrix] | None]:
         """Returns the matrices of that sum for each hidden layer."""
         return [self.expanded(one, k) for k, one in enumerate(self.matrices[:-1])]
 
-    def expanded(self, last: Matrix, number: int) -> list[Matrix]:
+    def expanded(self, last: Matrix, number: int) -> list[Matrix] | None:
         """Returns the matrices of theorem 7.1's sum, that of the largest j first.
+
+        None where that needs a product of a sparse map and more than a few columns.
 
         Args:
             last: the matrix behind activation `number`, counted from 1; behind the input for 0.
@@ -159,6 +172,10 @@ class Network:
         """
         parts, product = [], last
         for index in reversed(range(number)):
+            maps = product.middle, self.matrices[index].middle
+            sparse = [isinstance(one, Blocks) for one in maps]
+            if sparse[0] or (sparse[1] and last.middle.shape[1] > _FEW):
+                return None
             units = self.units[index]
             parts.append(product.scaled_rows(units.spread))
             product = self.matrices[index].times(product.scaled_rows(units.middle))
@@ -178,14 +195,18 @@ class Network:
         return self._columns[pair]
 
 
-def telescoped(parts: list[Matrix], before: Sequence[arb], size: Callable[[Matrix], arb]) -> arb:
+def telescoped(
+    parts: list[Matrix] | None, before: Sequence[arb], size: Callable[[Matrix], arb]
+) -> arb:
     """Returns theorem 7.1's bound of `size` of x ↦ a_k times a matrix.
 
     Args:
-        parts: as `Network.expanded` returns them.
+        parts: as `Network.expanded` returns them; of None the bound is infinite.
         before: Lipschitz constants of z_1, …, z_k, or of more.
         size: bounds a norm of a product from above.
     """
+    if parts is None:
+        return arb.pos_inf()
     factors = [*reversed(before[: len(parts) - 1]), arb(1)]
     return arb(up(dot([size(part) for part in parts], factors)))
 

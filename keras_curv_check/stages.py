@@ -16,6 +16,7 @@ from keras_curv_check.network import Network, telescoped
 from keras_curv_check.norms import Matrix
 
 _STEPS, _SHARE = 60, 0.8  # of a search for a point, and of each step
+_MOST_UNITS = 2**12  # whose products are formed
 
 
 class Stages:
@@ -47,21 +48,26 @@ class Stages:
     def _lipschitz(self) -> arb:
         """Bounds the Lipschitz constant of the features from above."""
         network, depth = self._network, self._depth
+        guard = network.steepest[depth - 1] * network.lipschitz[depth - 1]
+        if len(self._layer) > _MOST_UNITS:
+            return guard
         unit = Matrix(np.eye(len(self._layer)), ZERO)
         parts = network.expanded(unit, depth)
         bound = telescoped(parts, network.lipschitz, lambda one: one.norm())
-        guard = network.steepest[depth - 1] * network.lipschitz[depth - 1]
         return arb(min(up(bound), up(guard)))
 
-    def left(self, pre: Sequence[Vector], radius: arb, label: int, rival: int) -> Iterator[arb]:
+    def features(self, pre: Sequence[Vector]) -> Vector:
+        """Returns the features at x, where pre-activations of the network are these."""
+        return [s.value(z) for s, z in zip(self._layer, pre[self._depth - 1], strict=True)]
+
+    def left(self, features: Vector, radius: arb, label: int, rival: int) -> Iterator[arb]:
         """Yields what the head's curvature leaves of a margin, at points of the features.
 
         Args:
-            pre: z of each hidden layer at x.
+            features: at x.
             radius: around x.
             label, rival: classes.
         """
-        features = [s.value(z) for s, z in zip(self._layer, pre[self._depth - 1], strict=True)]
         kappa, radius = self._curvature(label, rival), self._lipschitz * radius
         centre = np.array([float(entry) for entry in features])
         far = np.zeros(len(centre))

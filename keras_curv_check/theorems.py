@@ -102,10 +102,12 @@ def theorems(network: Network, clip: Clip | None, confined: bool) -> list[Theore
     found: list[Theorem] = [Lipschitz(network)]
     if (clip.behind if clip else network).smooth:
         found.append(Everywhere(network, clip))
-    if network.layers:
-        found.append(Linear(network, confined))
     if (stages := Stages.of(network)) is not None:
         found.append(TwoStages(stages))
+    if network.sparse:  # the others need dense matrices
+        return found
+    if network.layers:
+        found.append(Linear(network, confined))
     if network.smooth and network.layers:
         found.append(OnBall(network))
     if Quadratic.fits(network):
@@ -206,10 +208,12 @@ class TwoStages(Theorem):
 
     def __init__(self, stages: Stages):
         self._stages = stages
+        self._features = functools.lru_cache(KEPT)(lambda asked: stages.features(asked.pre))
 
     def left(self, asked: Asked, margin: Margin) -> Iterator[arb]:
         """See `Theorem`."""
-        yield from self._stages.left(asked.pre, asked.radius, asked.claim.label, margin.rival)
+        features, label = self._features(asked), asked.claim.label
+        yield from self._stages.left(features, asked.radius, label, margin.rival)
 
 
 class Parabolas(Theorem):
