@@ -7,6 +7,7 @@ whole line, which is None, but one on each part between kinks.
 
 from __future__ import annotations
 
+import bisect
 import functools
 import math
 import re
@@ -75,11 +76,9 @@ class Sigma(NamedTuple):
         return functools.reduce(arb.union, values), functools.reduce(arb.union, slopes)
 
     def _near(self, z: arb) -> Sequence[Function]:
-        """Returns each part that z may be in."""
-        if not self.kinks:
-            return self.parts
-        first = sum(z > kink for kink in self.kinks)
-        return self.parts[first : 1 + sum(not z < kink for kink in self.kinks)]
+        """Returns each part that z may be in; balls are compared for certain, or not at all."""
+        first, last = bisect.bisect_left(self.kinks, z), bisect.bisect_right(self.kinks, z)
+        return self.parts[first : last + 1]
 
     def seconds(self, z: arb) -> list[arb]:
         """Returns σ″(z) of each part that z may be in."""
