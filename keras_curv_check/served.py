@@ -76,7 +76,7 @@ class _Layer:
         self.map, said = one, one.served
         dense = isinstance(one.kernel, np.ndarray)
         if said is None or not dense or not all(np.isfinite(part).all() for part in said):
-            raise OutOfScopeError(f"map {number} has no bound of what float32 loses")
+            raise OutOfScopeError(f"map {number} is sparse, or float32 has no bound there")
         self.served = said
         self.kernel = np.abs(one.kernel)
         self.columns = norms(one.kernel.T) + one.kernel_error
