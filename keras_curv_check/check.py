@@ -81,9 +81,10 @@ class Checker:
         inputs, at = [vector(claim.served) for claim in claims], {}
         points = [self._clip.value(x) for x in inputs] if self._clip else [*inputs]
         for row, claim in enumerate(claims):
-            for rival, point in claim.points.items():
-                at[row, rival] = len(points)
-                points.append(vector(point))
+            for rival in claim.points:
+                if (point := claim.point(rival, len(inputs[row]))) is not None:
+                    at[row, rival] = len(points)
+                    points.append(vector(point))
         whole, slopes, logits = self._behind.forward(points)
         served = logits
         if self._clip:

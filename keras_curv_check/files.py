@@ -259,7 +259,8 @@ class Claim:
         x: the example, float64, `(dim,)`.
         served: what the network receives for it, `(dim,)`.
         methods: that proved each class as a rival, `(classes,)`.
-        points: rival → point at whose gradient the radius is proved; x where there is none.
+        points: rival → point at whose gradient the radius is proved, of `two_stage` among the
+            features; x where there is none.
         witnesses: rival → slopes and multipliers with which linear bounds prove it.
     """
 
@@ -271,6 +272,11 @@ class Claim:
     methods: list[str]
     points: dict[int, np.ndarray]
     witnesses: dict[int, Witness]
+
+    def point(self, rival: int, size: int) -> np.ndarray | None:
+        """Returns the point of a rival, if there is one of this many entries."""
+        found = self.points.get(rival)
+        return found if found is not None and len(found) == size else None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -323,13 +329,15 @@ def _claims(path: pathlib.Path, network: NetworkFile) -> list[Claim]:
     dim, (*widths, classes) = network.dim, [len(one.bias) for one in network.maps]
     sized = ("index", "point_row", "slope_row")
     count, many, lines = (arrays.get(name, np.zeros(0)).size for name in sized)
+    # Points of `two_stage` are among the features.
+    wide = next((n for n in widths if "point" in arrays and arrays["point"].shape[1:] == (n,)), dim)
     for names, kind, shape in (
         ("index label", "<i8", (count,)),
         ("radius", "<f8", (count,)),
         ("x served", "<f8", (count, dim)),
         ("method", "<U", (count, classes)),
         ("point_row point_rival", "<i8", (many,)),
-        ("point", "<f8", (many, dim)),
+        ("point", "<f8", (many, wide)),
         ("slope_row slope_rival", "<i8", (lines,)),
         ("slope turn", "<f8", (lines, sum(widths))),
         ("multiplier", "<f8", (lines, len(widths), 2)),

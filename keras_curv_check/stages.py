@@ -8,14 +8,13 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from flint import arb
 
-from keras_curv_check.balls import ZERO, Vector, up, vector
+from keras_curv_check.balls import ZERO, Vector, up
 from keras_curv_check.confined import minorant_left
 from keras_curv_check.curvature import Curvature
 from keras_curv_check.files import NetworkFile
 from keras_curv_check.network import Network, telescoped
 from keras_curv_check.norms import Matrix
 
-_STEPS, _SHARE = 60, 0.8  # of a search for a point, and of each step
 _MOST_UNITS = 2**12  # whose products are formed
 
 
@@ -60,25 +59,20 @@ class Stages:
         """Returns the features at x, where pre-activations of the network are these."""
         return [s.value(z) for s, z in zip(self._layer, pre[self._depth - 1], strict=True)]
 
-    def left(self, features: Vector, radius: arb, label: int, rival: int) -> Iterator[arb]:
-        """Yields what the head's curvature leaves of a margin, at points of the features.
+    def left(
+        self, point: Vector, features: Vector, radius: arb, label: int, rival: int
+    ) -> Iterator[arb]:
+        """Yields what the head's curvature leaves of a margin, by the gradient at one point.
 
         Args:
+            point: among the features.
             features: at x.
             radius: around x.
             label, rival: classes.
         """
         kappa, radius = self._curvature(label, rival), self._lipschitz * radius
-        centre = np.array([float(entry) for entry in features])
-        far = np.zeros(len(centre))
-        for _ in range(_STEPS):
-            point = vector(centre + far)
-            _, slopes, (logits,) = self._head.forward([point])
-            (gradient,) = self._head.gradients(slopes, [0], [(label, rival)])
-            moved = [a - b for a, b in zip(point, features, strict=True)]
-            margin = logits[label] - logits[rival]
-            yield minorant_left(margin, gradient, moved, kappa, radius, None)
-            # The best point is −ηg away, where η is at most 1/κ and g the gradient there.
-            g = np.array([float(entry) for entry in gradient])
-            size, bend = max(float(np.linalg.norm(g)), 1e-200), max(float(kappa), 1e-200)
-            far += _SHARE * (-min(float(radius) / size, 1.0 / bend) * g - far)
+        _, slopes, (logits,) = self._head.forward([point])
+        (gradient,) = self._head.gradients(slopes, [0], [(label, rival)])
+        moved = [a - b for a, b in zip(point, features, strict=True)]
+        margin = logits[label] - logits[rival]
+        yield minorant_left(margin, gradient, moved, kappa, radius, None)

@@ -163,7 +163,8 @@ class OnBall(Theorem):
         """Returns the ball, which reaches to the proof's points, and one bound."""
         claim = asked.claim
         rivals = [t for t, name in enumerate(claim.methods) if name in self.methods]
-        points = [vector(claim.points[t]) for t in rivals if t in claim.points]
+        found = [claim.point(t, len(asked.x)) for t in rivals]
+        points = [vector(point) for point in found if point is not None]
         far = max(map(up, (asked.radius, *(norm(differences(p, asked.x)) for p in points))))
         ball: Near
         if len(asked.pre) == 1:
@@ -212,8 +213,11 @@ class TwoStages(Theorem):
 
     def left(self, asked: Asked, margin: Margin) -> Iterator[arb]:
         """See `Theorem`."""
-        features, label = self._features(asked), asked.claim.label
-        yield from self._stages.left(features, asked.radius, label, margin.rival)
+        features, claim = self._features(asked), asked.claim
+        found = claim.point(margin.rival, len(features))
+        point = features if found is None else vector(found)
+        args = point, features, asked.radius, claim.label, margin.rival
+        yield from self._stages.left(*args)
 
 
 class Parabolas(Theorem):
@@ -235,7 +239,8 @@ class Parabolas(Theorem):
     def left(self, asked: Asked, margin: Margin) -> Iterator[arb]:
         """See `Theorem`."""
         label, rival, radius = asked.claim.label, margin.rival, asked.radius
-        point = vector(asked.claim.points.get(rival, asked.claim.served))
+        found = asked.claim.point(rival, len(asked.x))
+        point = vector(asked.claim.served if found is None else found)
         moved, room = differences(point, asked.x), asked.room if self._confined else None
         for share in SHARES:
             ball, kappa = self._near(asked, share)

@@ -277,7 +277,7 @@ class _SoFar:
         self.gradients = np.zeros(len(question.x), np.int64)
         self.searched = np.zeros(len(question.x), bool)  # whether for every rival
         self.weakest: WeakestPoint | None = None
-        self.point = np.full((*shape, question.x.shape[1]), np.nan) if question.witness else None
+        self.point: np.ndarray | None = None
         self.slopes: dict[tuple[int, int], np.ndarray] = {}
 
     def asked(self, rows: np.ndarray, ceiling: np.ndarray, aim: np.ndarray) -> Question:
@@ -291,7 +291,9 @@ class _SoFar:
         self.gradients[rows] += found.gradients
         larger = found.radius > self.radius[rows]
         self.method[rows] = np.where(larger, found.method, self.method[rows])
-        if self.point is not None and found.point is not None:
+        if found.point is not None:
+            if self.point is None:
+                self.point = np.full((*self.radius.shape, found.point.shape[2]), np.nan)
             kept = larger[:, :, None] & ~np.isnan(found.point)
             self.point[rows] = np.where(kept, found.point, self.point[rows])
         self.slopes |= {(int(rows[i]), j): some for (i, j), some in found.slopes.items()}

@@ -171,8 +171,9 @@ class Proof(NamedTuple):
     distance: np.ndarray
     weakest: WeakestPoint | None = None  # where the search ended; None without a search
     # where a gradient was taken that proves it, or what the last method proves that takes
-    # gradients, `(n, rivals, dim)`; NaN where there is none. None unless a witness was asked for,
-    # and a method has such points
+    # gradients, `(n, rivals, dim)`, of two_stage in the space of the features (no other method has
+    # points for such networks); NaN where there is none. None unless a witness was asked for, and a
+    # method has such points
     point: np.ndarray | None = None
     # (example, column of the rival) → slopes and then multipliers of the coupled units of all
     # hidden layers, in one vector; only where a witness was asked for, and linear bounds were

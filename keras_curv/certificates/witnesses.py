@@ -20,8 +20,9 @@ class Witnesses:
         exact, served: as given.
         widths: of the hidden layers.
         method: name of the method that proved the radius against each class, `(n, classes)`, or "".
-        points: (example, rival) → point at which a gradient proves a radius, `(dim,)`. Where there
-            is none, it is the example itself or the method has no points.
+        points: (example, rival) → point at which a gradient proves a radius, `(dim,)`, of two_stage
+            among the features. Where there is none, it is the example itself or the method has no
+            points.
         slopes: (example, rival) → slopes, turns and multipliers of coupled layers, of linear bounds
             that were improved by ascent.
 
@@ -55,7 +56,8 @@ class Witnesses:
             self.slopes[int(rows[row]), int(rivals[row, column])] = some
         if proof.point is None:
             return
-        moved = np.any(proof.point != self.served[rows][:, None], axis=2)
-        moved &= ~np.isnan(proof.point).any(axis=2)
+        moved = ~np.isnan(proof.point).any(axis=2)
+        if proof.point.shape[2] == self.served.shape[1]:
+            moved &= np.any(proof.point != self.served[rows][:, None], axis=2)
         for row, column in zip(*np.nonzero(moved), strict=True):
             self.points[int(rows[row]), int(rivals[row, column])] = proof.point[row, column]

@@ -80,7 +80,8 @@ class ProofFolder:
         place = {int(row): i for i, row in enumerate(rows)}
         points = {pair: point for pair, point in kept.points.items() if pair[0] in place}
         slopes = {pair: some for pair, some in kept.slopes.items() if pair[0] in place}
-        dim, layers = kept.exact.shape[1], len(kept.widths)
+        layers = len(kept.widths)
+        wide = max([kept.exact.shape[1], *map(len, points.values())][-1:])
         units = sum(kept.widths)
         both = np.array([*slopes.values()], np.float64)
         both = both.reshape(len(slopes), 2 * (units + layers))
@@ -93,7 +94,7 @@ class ProofFolder:
             "method": kept.method[rows],
             "point_row": np.array([place[row] for row, _ in points], np.int64),
             "point_rival": np.array([rival for _, rival in points], np.int64),
-            "point": np.array([*points.values()], np.float64).reshape(-1, dim),
+            "point": np.array([*points.values()], np.float64).reshape(-1, wide),
             "slope_row": np.array([place[row] for row, _ in slopes], np.int64),
             "slope_rival": np.array([rival for _, rival in slopes], np.int64),
             "slope": both[:, :units],

@@ -126,6 +126,8 @@ def changed(run_of_digits, tmp_path, name, change):
         ("x", lambda a: a[:, :-1]),
         ("served", lambda a: a * np.inf),
         ("point", lambda a: a.astype(np.longdouble)),
+        ("point", lambda a: a[:, :5]),
+        ("point", lambda a: a[:, 0]),
         ("point_row", lambda a: a - 100),
         ("point_rival", lambda a: a + 100),
         ("method", lambda a: np.arange(a.size).reshape(a.shape)),

@@ -151,6 +151,16 @@ def test_intervals_are_proved_again(tmp_path):
     assert len(found) > 8 and statuses(found) == {PROVED}
 
 
+@pytest.mark.parametrize("seed", [0, 3, 6])
+def test_two_stages_of_steep_networks_are_proved_at_their_points(seed, tmp_path):
+    """Points among the features, which a search of the checker's own once missed by far."""
+    network = random_network((6, 5, 5, 4), ("relu", "softplus"), seed)
+    steep = [Affine(3.0 * one.kernel, one.bias) for one in network.affines]
+    method = choose_method("two_stage", Network(steep, network.activations))
+    _, found = verdicts(method, points_between(network, 12, seed), tmp_path)
+    assert len(found) > 8 and statuses(found) == {PROVED}
+
+
 BOX = {"threat": "l2 in a box", "box": {"low": [-1.5], "high": [1.0]}}
 
 

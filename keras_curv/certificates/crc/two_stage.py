@@ -100,7 +100,8 @@ class TwoStageCertificate(Method):
         most = np.where(np.isinf(found.radius), np.inf, np.finfo(np.float64).max)
         radius = np.where(radius > 0.0, np.minimum(radius, most), 0.0)
         weakest = self._weakest(question, radius)
-        return question.answer(self.name, radius, found.gradients + 1, weakest=weakest)
+        args = self.name, radius, found.gradients + 1
+        return question.answer(*args, weakest=weakest, point=found.point)
 
     def _weakest(self, question: Question, radius: np.ndarray) -> WeakestPoint:
         """Goes as far as the weakest rival's margin holds, to where it falls the fastest."""
