@@ -142,7 +142,7 @@ def read_header(path: pathlib.Path, content: bytes, kind: str, *versions: int) -
     try:
         header = json.loads(content.decode())
     except (ValueError, RecursionError) as error:
-        raise CheckError(f"{path}: its header is not JSON: {str(error)[:200]}") from error
+        raise CheckError(f"{path} is none of {kind!r}: it has no header in JSON") from error
     found = isinstance(header, dict) and (header.get("format"), header.get("version"))
     if found not in [(kind, version) for version in versions]:
         raise CheckError(f"{path} has no header of {kind!r} of format version {versions[-1]}")
