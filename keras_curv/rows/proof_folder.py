@@ -81,7 +81,7 @@ class ProofFolder:
         points = {pair: point for pair, point in kept.points.items() if pair[0] in place}
         slopes = {pair: some for pair, some in kept.slopes.items() if pair[0] in place}
         layers = len(kept.widths)
-        wide = max([kept.exact.shape[1], *map(len, points.values())][-1:])
+        wide = next(map(len, points.values()), kept.exact.shape[1])
         units = sum(kept.widths)
         both = np.array([*slopes.values()], np.float64)
         both = both.reshape(len(slopes), 2 * (units + layers))

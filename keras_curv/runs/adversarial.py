@@ -151,9 +151,8 @@ class AdversarialPoints:
     def _searched_in(self, x: np.ndarray, numbers: np.ndarray) -> tuple[FeedForward, np.ndarray]:
         """Returns the network in whose coordinates points are searched, and where x is there."""
         certifier, names = self._certifier, self._directions
-        whole = np.concatenate([x, numbers], axis=1)
         if names is not None:
-            start = np.concatenate([np.zeros((len(x), len(names))), whole], axis=1)
+            start = np.concatenate([np.zeros((len(x), len(names))), x, numbers], axis=1)
             return Around(certifier.network, names, x.shape[1]), start
         start = np.concatenate([certifier.threat.coordinates(x), numbers], axis=1)
         return certifier.method.network, start
