@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 from flint import arb
 
-from keras_curv_check.balls import ZERO, Vector, ends_of, up, ups
-from keras_curv_check.curvature import before, products
+from keras_curv_check.balls import ZERO, Vector, floats, up
+from keras_curv_check.curvature import before, bends_on, products
 from keras_curv_check.network import Network
 from keras_curv_check.norms import Matrix
 from keras_curv_check.rounding import TINY, gamma, norms, outward, require_moderate
@@ -109,14 +109,12 @@ class Anchored:
             if spread is not None:
                 through = spread @ np.abs(kernel.middle) + error * norms(spread)
                 reach = np.minimum(reach, raised(through, len(spread) + 4))
-            centre = np.array([float(entry.mid()) for entry in z])
-            off = ups([abs(entry - arb(c)) for entry, c in zip(z, centre.tolist(), strict=True)])
+            centre, off = floats(z)
             require_moderate(centre, off, reach, steep)
             low, high = outward(centre, reach + off)
-            slopes, bends = units.slopes(low, high), _bends(network, index, low, high)
+            slopes, bends = units.slopes(low, high), bends_on(network.layers[index], low, high).T
             exact = [s.first(entry) for s, entry in zip(network.layers[index], z, strict=True)]
-            slope = np.array([float(entry.mid()) for entry in exact])
-            away = ups([abs(a - arb(b)) for a, b in zip(exact, slope.tolist(), strict=True)])
+            slope, away = floats(exact)
             change = raised(np.maximum(np.maximum(slopes[1] - slope, slope - slopes[0]), 0.0))
             bend, moved = np.abs(bends).max(axis=0), float(raised(norm * drift))
             crossing = 2.0 * (bend * anchored).max() + (bend * columns).max() * drift
@@ -253,12 +251,6 @@ def _terms(layer: Layer, parts: Sequence[tuple]) -> list[Term]:
         loss += arb(float(size.max())).sqrt() * layer.jacobian.error
         inside.append(Term(e, cost, up(loss)))
     return inside + beside if layer.drift < layer.lipschitz else beside + inside
-
-
-def _bends(network: Network, index: int, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """Returns the least and the largest σ″ on intervals, `(2, N)`."""
-    parts = zip(network.layers[index], low.tolist(), high.tolist(), strict=True)
-    return np.array([ends_of(sigma.bends_on(arb(a), arb(b))) for sigma, a, b in parts]).T
 
 
 def _at_anchor(jacobian: Matrix, rows: np.ndarray, bend: np.ndarray) -> float:

@@ -47,6 +47,12 @@ def ups(numbers: Sequence[arb]) -> np.ndarray:
     return np.array([up(number) for number in numbers])
 
 
+def floats(balls: Sequence[arb]) -> tuple[np.ndarray, np.ndarray]:
+    """Returns floats in the middle of balls, and bounds of how far the real numbers are off."""
+    middle = np.array([float(ball.mid()) for ball in balls])
+    return middle, ups([abs(b - arb(m)) for b, m in zip(balls, middle.tolist(), strict=True)])
+
+
 def ends_of(ends: tuple[arb, arb] | None) -> tuple[float, float]:
     """Returns an interval of floats around this one; NaN for none."""
     return (-up(-ends[0]), up(ends[1])) if ends else (math.nan, math.nan)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from flint import arb
 
+from keras_curv_check.activations import Sigma
 from keras_curv_check.balls import ZERO, Vector, ends_of, up, vector
 from keras_curv_check.blocks import lengths
 from keras_curv_check.files import Map
@@ -75,8 +76,7 @@ class LocalCurvature:
 
     def __init__(self, network: Network, pre: Vector, radius: float):
         self._network = network
-        parts = zip(network.layers[0], on_ball(network, pre, radius).tolist(), strict=True)
-        self._bends = np.array([ends_of(s.bends_on(*map(arb, ends))) for s, ends in parts])
+        self._bends = bends_on(network.layers[0], *on_ball(network, pre, radius).T)
 
     def bounds(self, label: int, rivals: Iterable[int]) -> Iterator[arb]:
         """Yields one κ for the margins over all of these rivals."""
@@ -128,6 +128,12 @@ def on_ball(network: Network, pre: Vector, radius: float) -> np.ndarray:
     reach = raised(radius * raised(norms(one.kernel.T) + one.kernel_error))
     pairs = zip(pre, vector(reach), strict=True)
     return np.array([ends_of((z - r, z + r)) for z, r in pairs])
+
+
+def bends_on(layer: Sequence[Sigma], low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """Returns the least and the largest σ″ of each unit on intervals, `(N, 2)`."""
+    parts = zip(layer, low.tolist(), high.tolist(), strict=True)
+    return np.array([ends_of(sigma.bends_on(arb(a), arb(b))) for sigma, a, b in parts])
 
 
 def products(ends: np.ndarray, low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from flint import arb
 
-from keras_curv_check.balls import ZERO, Vector, ups
+from keras_curv_check.balls import ZERO, Vector, floats, ups
 from keras_curv_check.balls import up as above
 from keras_curv_check.coupling import Coupled
 from keras_curv_check.curvature import LocalCurvature
@@ -183,9 +183,7 @@ class Ball:
         self._size = up(np.abs(self._x) + self._radius)  # bounds |a| of the last layer
         require_moderate(self._x, self._radius, 1.0 / self._radius)
         for z in pre:
-            centre = np.array([float(entry.mid()) for entry in z])
-            off = ups([abs(entry - arb(c)) for entry, c in zip(z, centre.tolist(), strict=True)])
-            self._layers.append(self._bounded(len(self._layers), centre, off))
+            self._layers.append(self._bounded(len(self._layers), *floats(z)))
             self._size = self._layers[-1].size
 
     @functools.cached_property

@@ -17,8 +17,8 @@ import numpy as np
 from flint import arb
 
 from keras_curv_check.activations import Sigma
+from keras_curv_check.balls import floats
 from keras_curv_check.balls import up as above
-from keras_curv_check.balls import ups
 from keras_curv_check.blocks import Blocks
 from keras_curv_check.rounding import UNIT, gamma, norms, up
 
@@ -42,9 +42,7 @@ class Rounded:
     @classmethod
     def of(cls, vector: Sequence[arb]) -> Rounded:
         """Returns the vector with these balls inside."""
-        middle = np.array([float(entry.mid()) for entry in vector])
-        both = zip(vector, middle.tolist(), strict=True)
-        off = ups([abs(entry - arb(m)) for entry, m in both])
+        middle, off = floats(vector)
         return cls(middle, off, float(norms(off)))
 
     def __iter__(self) -> Iterator[arb]:

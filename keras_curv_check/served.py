@@ -21,8 +21,8 @@ from typing import NamedTuple
 import numpy as np
 from flint import arb
 
+from keras_curv_check.balls import floats, ups
 from keras_curv_check.balls import up as above
-from keras_curv_check.balls import ups
 from keras_curv_check.files import Map
 from keras_curv_check.network import Network, OutOfScopeError
 from keras_curv_check.rounding import NotProvedError, norms, outward, up
@@ -190,8 +190,7 @@ class ServedErrors:
                 return Errors(error, lost, reach + passed + lost)
             own, floor, before = self._ulps[number], self._floors[number], passed + lost
             z, sigmas, units = asked.pre[number], network.layers[number], network.units[number]
-            centre = np.array([float(entry.mid()) for entry in z])
-            off = ups([abs(entry - arb(c)) for entry, c in zip(z, centre.tolist(), strict=True)])
+            centre, off = floats(z)
             around = outward(centre, up(reach[1] + before.sum(axis=0) + off, self._way))
             slope = np.abs(units.slopes(*around)).max(axis=0)
             slope = np.minimum(slope, np.abs(units.steepness).max(axis=1))

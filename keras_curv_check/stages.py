@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from flint import arb
@@ -59,10 +59,8 @@ class Stages:
         """Returns the features at x, where pre-activations of the network are these."""
         return [s.value(z) for s, z in zip(self._layer, pre[self._depth - 1], strict=True)]
 
-    def left(
-        self, point: Vector, features: Vector, radius: arb, label: int, rival: int
-    ) -> Iterator[arb]:
-        """Yields what the head's curvature leaves of a margin, by the gradient at one point.
+    def left(self, point: Vector, features: Vector, radius: arb, label: int, rival: int) -> arb:
+        """Returns what the head's curvature leaves of a margin, by the gradient at one point.
 
         Args:
             point: among the features.
@@ -75,4 +73,4 @@ class Stages:
         (gradient,) = self._head.gradients(slopes, [0], [(label, rival)])
         moved = [a - b for a, b in zip(point, features, strict=True)]
         margin = logits[label] - logits[rival]
-        yield minorant_left(margin, gradient, moved, kappa, radius, None)
+        return minorant_left(margin, gradient, moved, kappa, radius, None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -90,6 +91,10 @@ class Theorem:
         """
         raise NotImplementedError
 
+    def rivals(self, claim: Claim) -> list[int]:
+        """Returns the rivals of a claim that it is for."""
+        return [rival for rival, name in enumerate(claim.methods) if name in self.methods]
+
 
 def theorems(network: Network, clip: Clip | None, confined: bool) -> list[Theorem]:
     """Returns the theorems that there are for a network.
@@ -159,10 +164,9 @@ class OnBall(Theorem):
         self._network = network
         self._near = functools.lru_cache(KEPT)(self._around)
 
-    def _around(self, asked: Asked) -> tuple[Near, arb]:
-        """Returns the ball, which reaches to the proof's points, and one bound."""
-        claim = asked.claim
-        rivals = [t for t, name in enumerate(claim.methods) if name in self.methods]
+    def _around(self, asked: Asked) -> tuple[Near, list[arb]]:
+        """Returns the ball, which reaches to the proof's points, and one bound if rivals share."""
+        claim, rivals = asked.claim, self.rivals(asked.claim)
         found = [claim.point(t, len(asked.x)) for t in rivals]
         points = [vector(point) for point in found if point is not None]
         far = max(map(up, (asked.radius, *(norm(differences(p, asked.x)) for p in points))))
@@ -171,13 +175,13 @@ class OnBall(Theorem):
             ball = LocalCurvature(self._network, asked.pre[0], far)
         else:
             ball = Anchored(self._network, asked.pre, far)
-        return ball, next(ball.bounds(claim.label, rivals))
+        return ball, [next(ball.bounds(claim.label, rivals))] if len(rivals) > 1 else []
 
     def left(self, asked: Asked, margin: Margin) -> Iterator[arb]:
         """See `Theorem`."""
-        ball, kappa = self._near(asked)
-        yield margin.minorant_left(kappa, asked.radius, asked.room)
-        for kappa in ball.bounds(asked.claim.label, [margin.rival]):
+        ball, shared = self._near(asked)
+        own = ball.bounds(asked.claim.label, [margin.rival])
+        for kappa in itertools.chain(shared, own):
             yield margin.minorant_left(kappa, asked.radius, asked.room)
 
 
@@ -217,7 +221,7 @@ class TwoStages(Theorem):
         found = claim.point(margin.rival, len(features))
         point = features if found is None else vector(found)
         args = point, features, asked.radius, claim.label, margin.rival
-        yield from self._stages.left(*args)
+        yield self._stages.left(*args)
 
 
 class Parabolas(Theorem):
@@ -231,8 +235,7 @@ class Parabolas(Theorem):
 
     def _around(self, asked: Asked, share: float) -> tuple[Quadratic, arb]:
         """Returns a ball that is a little larger, and one bound of the curvature."""
-        claim = asked.claim
-        rivals = [t for t, name in enumerate(claim.methods) if name in self.methods]
+        claim, rivals = asked.claim, self.rivals(asked.claim)
         ball = Quadratic(self._network, asked.x, share * up(asked.radius))
         return ball, ball.curvature(claim.label, rivals)
 

@@ -137,7 +137,7 @@ def code_lines(path: pathlib.Path) -> int:
 
 def test_the_checker_is_short_and_stands_alone():
     paths = sorted((ROOT / "keras_curv_check").glob("*.py"))
-    assert len(paths) > 5 and 500 < sum(map(code_lines, paths)) <= 2597
+    assert len(paths) > 5 and 500 < sum(map(code_lines, paths)) <= 2592
     known = {"keras_curv_check", "flint", "numpy", *sys.stdlib_module_names}
     for path in paths:
         for node in ast.walk(ast.parse(path.read_text())):
