@@ -77,7 +77,10 @@ class Term(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """Terms of all layers: weights of (B_I⁰v)², the rest, and about where they are the largest."""
+    """One term of each layer, so that κ is `λ_max(Σ B_I⁰ᵀ diag(weights_I) B_I⁰)⁺` and the rest.
+
+    `value` is about that κ, and `squares` are (B_I⁰v)² at the v of the largest eigenvalue.
+    """
 
     value: float
     weights: list[np.ndarray]
